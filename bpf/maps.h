@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The maps that all objects share, each named by what a row is, and how a row is found or made.
+ * Hashes are preallocated: an allocation inside a probe warns on kernels before 6.1 and can fail
+ * on all. User space may change max_entries before the load. None is an LRU: a full map is
+ * counted in `lost`, never healed by forgetting a live row.
+ */
+#ifndef MRSCOPE_MAPS_H
+#define MRSCOPE_MAPS_H
+
+#include "kernel.h"
+#include "process.h"
+#include "umem.h"
+#include "verbs.h"
+
+#define MAP(name_, type_, entries_, key_, value_)                                                  \
+	struct {                                                                                   \
+		__uint(type, type_);                                                               \
+		__uint(max_entries, entries_);                                                     \
+		__type(key, key_);                                                                 \
+		__type(value, value_);                                                             \
+	} name_ SEC(".maps")
+
+MAP(settings, BPF_MAP_TYPE_ARRAY, 1, __u32, struct settings);
+MAP(lost, BPF_MAP_TYPE_ARRAY, LOST_REASONS, __u32, __u64);
+MAP(gauges, BPF_MAP_TYPE_ARRAY, GAUGES, __u32, __s64);
+/* No more threads are inside than return probes can follow (maxactive is 4096 at most). */
+MAP(calls, BPF_MAP_TYPE_HASH, 4096, __u64, struct call);
+MAP(pins, BPF_MAP_TYPE_HASH, 131072, __u64, struct pin);
+MAP(processes, BPF_MAP_TYPE_HASH, 8192, struct process_key, struct process);
+MAP(totals, BPF_MAP_TYPE_HASH, 512, struct totals_key, struct totals);
+MAP(failures, BPF_MAP_TYPE_HASH, 2048, struct failure_key, __u64);
+MAP(devices, BPF_MAP_TYPE_HASH, 256, __u64, struct device);
+MAP(device_samples, BPF_MAP_TYPE_HASH, 8, __u64, struct device_sample);
+/* Zeros to make rows from that are too large for the stack. */
+MAP(totals_at_birth, BPF_MAP_TYPE_ARRAY, 1, __u32, struct totals);
+MAP(process_at_birth, BPF_MAP_TYPE_ARRAY, 1, __u32, struct process);
+MAP(sample_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct device_sample);
+
+static __always_inline void count_lost(__u32 reason)
+{
+	__u64 *count = bpf_map_lookup_elem(&lost, &reason);
+
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+static __always_inline void move_gauge(__u32 gauge, __s64 by)
+{
+	__s64 *value = bpf_map_lookup_elem(&gauges, &gauge);
+
+	if (value)
+		__sync_fetch_and_add(value, by);
+}
+
+static __always_inline const struct settings *the_settings(void)
+{
+	__u32 row = 0;
+
+	return bpf_map_lookup_elem(&settings, &row);
+}
+
+/* A call that began before all probes were attached was seen in part only. */
+static __always_inline int began_before_us(const struct call *call)
+{
+	const struct settings *set = the_settings();
+
+	return !set || !set->counting_since_ns || call->start_ns < set->counting_since_ns;
+}
+
+static __always_inline struct process_key current_process(void)
+{
+	struct task_struct *leader = BPF_CORE_READ(current_task(), group_leader);
+	struct process_key key = {
+		.start_boottime_ns = BPF_CORE_READ(leader, start_boottime),
+		.tgid = bpf_get_current_pid_tgid() >> 32,
+	};
+
+	return key;
+}
+
+/* The caller's row, made at its first event with the name that its leader had then. */
+static __always_inline struct process *enter_process(const struct process_key *key)
+{
+	struct process *row = bpf_map_lookup_elem(&processes, key);
+	__u32 zero = 0;
+	void *born;
+	long error;
+
+	if (row)
+		return row;
+	born = bpf_map_lookup_elem(&process_at_birth, &zero);
+	if (!born)
+		return 0;
+	error = bpf_map_update_elem(&processes, key, born, BPF_NOEXIST);
+	if (error && error != -EEXIST) {
+		count_lost(LOST_PROCESSES_FULL);
+		return 0;
+	}
+	row = bpf_map_lookup_elem(&processes, key);
+	if (row && !error) {
+		/* User space leaves rows without any event alone: these come before the first. */
+		row->cgroup_id = bpf_get_current_cgroup_id();
+		BPF_CORE_READ_INTO(&row->comm, current_task(), group_leader, comm);
+	}
+	return row;
+}
+
+static __always_inline struct totals *enter_totals(__u64 device, __u32 kind)
+{
+	struct totals_key key = {.device = device, .kind = kind};
+	struct totals *row = bpf_map_lookup_elem(&totals, &key);
+
+	if (!row) {
+		__u32 zero = 0;
+		void *born = bpf_map_lookup_elem(&totals_at_birth, &zero);
+		long error;
+
+		if (!born)
+			return 0;
+		error = bpf_map_update_elem(&totals, &key, born, BPF_NOEXIST);
+		if (error && error != -EEXIST) {
+			count_lost(LOST_TOTALS_FULL);
+			return 0;
+		}
+		row = bpf_map_lookup_elem(&totals, &key);
+	}
+	return row;
+}
+
+static __always_inline void raise_largest(struct process *row, __u64 bytes)
+{
+	/* Racing writers may lose a maximum; the next registration of that size restores it. */
+	if (row->active == 1 || bytes > row->largest_bytes)
+		row->largest_bytes = bytes;
+}
+
+/* Takes a pin into the live figures (by = 1), or out of them (by = -1). */
+static __always_inline void move_live(const struct pin *pin, struct process *process,
+				      struct totals *totals_row, __s64 by)
+{
+	__s64 pinned = by * (__s64)pin->pinned_bytes;
+	__s64 length = by * (__s64)pin->length_bytes;
+	__u32 use = pin->use;
+
+	if (totals_row && use < USES) {
+		__sync_fetch_and_add(&totals_row->pinned_bytes[use], pinned);
+		if (use == USE_MR) {
+			__sync_fetch_and_add(&totals_row->active, by);
+			__sync_fetch_and_add(&totals_row->active_bytes, length);
+		}
+	}
+	if (!process)
+		return;
+	if (use == USE_MR) {
+		__sync_fetch_and_add(&process->active, by);
+		__sync_fetch_and_add(&process->active_bytes, length);
+		__sync_fetch_and_add(&process->mr_pinned_bytes, pinned);
+	} else {
+		__sync_fetch_and_add(&process->other_pinned_bytes, pinned);
+	}
+}
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Records of pinned user memory: one row per live umem, and what each device holds. */
+#ifndef MRSCOPE_UMEM_H
+#define MRSCOPE_UMEM_H
+
+#include "hist.h"
+#include "process.h"
+#include "types.h"
+
+enum pin_use {
+	USE_MR,
+	USE_QUEUE, /* rings and doorbells of QPs, CQs, SRQs: pinned outside any registration */
+	USE_DEVX,
+	USES,
+};
+
+enum mr_kind {
+	KIND_HOST,
+	KIND_ODP,
+	KIND_DMABUF,
+	KIND_DM,
+	KIND_PEER,
+	KINDS,
+};
+
+/* A live umem, keyed by its kernel address. */
+struct pin {
+	struct process_key owner;
+	__u64 device;
+	__u64 born_ns; /* start of the call that made it */
+	__u64 length_bytes;
+	__u64 pinned_bytes; /* whole pages; 0 where nothing of the host is pinned */
+	__u32 kind;
+	__u32 use;
+	__u32 committed; /* 0 until the call around the pin has succeeded */
+	__u32 unused;
+};
+
+struct totals_key {
+	__u64 device;
+	__u32 kind;
+	__u32 unused;
+};
+
+/* One device and kind of MR, since the start. */
+struct totals {
+	__u64 registration_ns;
+	__u64 pin_ns;
+	__u64 deregistration_ns;
+	__u64 registered_bytes;
+	__u64 registration_slots[SLOTS];
+	__u64 pin_slots[SLOTS];
+	__u64 deregistration_slots[SLOTS];
+	__u64 size_slots[SLOTS];
+	__s64 active;
+	__s64 active_bytes;
+	__s64 pinned_bytes[USES];
+};
+
+enum {
+	DEVICE_NAME_BYTES = 64,
+	DEVICE_SAMPLE_BYTES = 2048,
+	DEVICE_SAMPLE_PIECE = 256,
+};
+
+/* A device that was seen, keyed by the id that all rows carry. */
+struct device {
+	__u64 pointer;
+	char name[DEVICE_NAME_BYTES]; /* empty while nobody knows where ib_device keeps its name */
+};
+
+struct device_sample {
+	__u32 length; /* what of the bytes could be read */
+	char bytes[DEVICE_SAMPLE_BYTES];
+};
+
+#endif

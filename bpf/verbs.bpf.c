@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Whole MR registrations and deregistrations. Nothing is counted at entry: a figure moves when the
+ * call has returned 0, a failure when it has not.
+ */
+#include "device.h"
+#include "maps.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+static __always_inline __u32 process_slot(__u64 ns)
+{
+	if (ns <= 100000ULL)
+		return 0;
+	if (ns <= 1000000ULL)
+		return 1;
+	if (ns <= 10000000ULL)
+		return 2;
+	if (ns <= 100000000ULL)
+		return 3;
+	if (ns <= 1000000000ULL)
+		return 4;
+	return ns <= 10000000000ULL ? 5 : 6;
+}
+
+static __noinline int call_enter(__u64 object, __u32 verb, __u32 kind)
+{
+	__u64 thread = bpf_get_current_pid_tgid();
+	struct call call = {
+		.start_ns = bpf_ktime_get_ns(),
+		.object = object,
+		.verb = verb,
+		.kind = kind,
+	};
+
+	/* Inside another call it belongs to that call: a failed registration's or rereg's dereg. */
+	if (bpf_map_lookup_elem(&calls, &thread))
+		return 0;
+	if (bpf_map_update_elem(&calls, &thread, &call, BPF_ANY))
+		count_lost(LOST_CALLS_FULL);
+	return 0;
+}
+
+/* A system call begins: what this thread was in before has ended, seen or not. */
+static __noinline int syscall_enter(void)
+{
+	__u64 thread = bpf_get_current_pid_tgid();
+
+	if (bpf_map_lookup_elem(&calls, &thread)) {
+		bpf_map_delete_elem(&calls, &thread);
+		count_lost(LOST_CALLS_STALE);
+	}
+	return 0;
+}
+
+/* Pins of a call that succeeded become live figures. */
+static __always_inline void commit_pin(__u64 umem, struct process *process, struct totals *row)
+{
+	struct pin *pin = bpf_map_lookup_elem(&pins, &umem);
+
+	/* Gone already when another thread was quicker to release it: then nothing is live. */
+	if (!pin || pin->committed)
+		return;
+	pin->committed = 1;
+	if (!pin->owner.tgid)
+		process = 0;
+	move_live(pin, process, row, 1);
+	if (process && pin->use == USE_MR)
+		raise_largest(process, pin->length_bytes);
+}
+
+/* The device of a call that never reached a pin, where BTF told the way. */
+static __always_inline __u64 device_pointer_of(const struct call *call)
+{
+	const struct settings *set = the_settings();
+	__u64 context = 0;
+	__u64 device = 0;
+
+	if (!set || set->attrs_context_offset == OFFSET_UNKNOWN ||
+	    set->context_device_offset == OFFSET_UNKNOWN)
+		return 0;
+	bpf_probe_read_kernel(&context, sizeof(context),
+			      (void *)(call->object + set->attrs_context_offset));
+	if (context)
+		bpf_probe_read_kernel(&device, sizeof(device),
+				      (void *)(context + set->context_device_offset));
+	return device;
+}
+
+static __always_inline void count_failure(const struct call *call, struct process *process,
+					  __s32 error)
+{
+	struct failure_key key = {.device = call->device, .error = -error};
+	__u32 cause = call->pins_tried ? CAUSE_DEVICE : CAUSE_REFUSED;
+	__u64 *count;
+
+	if (call->pin_failed)
+		cause = call->pin_cause;
+	if (cause >= CAUSES)
+		return;
+	if (process)
+		__sync_fetch_and_add(&process->failures[cause], 1);
+
+	key.cause = cause;
+	count = bpf_map_lookup_elem(&failures, &key);
+	if (!count) {
+		__u64 zero = 0;
+		long full = bpf_map_update_elem(&failures, &key, &zero, BPF_NOEXIST);
+
+		if (full && full != -EEXIST) {
+			count_lost(LOST_FAILURES_FULL);
+			return;
+		}
+		count = bpf_map_lookup_elem(&failures, &key);
+	}
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+/* The bound is checked next to its use: a spilled register loses it on older verifiers. */
+static __always_inline void count_slot(__u64 *slots, __u64 value)
+{
+	__u32 slot = slot_of(value);
+
+	if (slot < SLOTS)
+		__sync_fetch_and_add(&slots[slot], 1);
+}
+
+static __always_inline void count_registration(const struct call *call, struct process *process,
+					       struct totals *row, __u64 ns)
+{
+	/* A rereg without a new pin changes rights or the PD alone: a call, but no bytes. */
+	int sized = call->pins_tried || call->verb != VERB_REREG_MR;
+	__u32 slot = process_slot(ns);
+
+	if (row) {
+		__sync_fetch_and_add(&row->registration_ns, ns);
+		count_slot(row->registration_slots, ns);
+		if (sized) {
+			__sync_fetch_and_add(&row->registered_bytes, call->length_bytes);
+			count_slot(row->size_slots, call->length_bytes);
+		}
+		if (call->pins_made) {
+			__sync_fetch_and_add(&row->pin_ns, call->pin_ns);
+			count_slot(row->pin_slots, call->pin_ns);
+		}
+	}
+	if (process) {
+		__sync_fetch_and_add(&process->registrations, 1);
+		__sync_fetch_and_add(&process->registration_ns, ns);
+		__sync_fetch_and_add(&process->registered_bytes, call->length_bytes);
+		if (slot < PROCESS_SLOTS)
+			__sync_fetch_and_add(&process->registration_slots[slot], 1);
+	}
+}
+
+static __always_inline void call_ended(struct call *call, __s32 result)
+{
+	__u64 ns = bpf_ktime_get_ns() - call->start_ns;
+	struct process_key owner;
+	struct process *process;
+	struct totals *row;
+
+	if (began_before_us(call))
+		return;
+	if (!call->device)
+		call->device = device_id(device_pointer_of(call));
+	owner = current_process();
+	process = enter_process(&owner);
+	if (result) {
+		if (call->verb != VERB_DEVX_UMEM_REG)
+			count_failure(call, process, result);
+		return;
+	}
+	row = enter_totals(call->device, call->kind);
+	if (call->verb != VERB_DEVX_UMEM_REG)
+		count_registration(call, process, row, ns);
+	if (call->pins_made > 0)
+		commit_pin(call->umems[0], process, row);
+	if (call->pins_made > 1)
+		commit_pin(call->umems[1], process, row);
+}
+
+static __noinline int call_exit(__s32 result, __u32 verb)
+{
+	__u64 thread = bpf_get_current_pid_tgid();
+	struct call *call = bpf_map_lookup_elem(&calls, &thread);
+
+	if (!call || call->verb != verb)
+		return 0;
+	call_ended(call, result);
+	bpf_map_delete_elem(&calls, &thread);
+	return 0;
+}
+
+/* ib_mr starts with its device on every kernel. The kind is that of the umem released meanwhile. */
+static __always_inline void dereg_ended(const struct call *call)
+{
+	__u64 ns = bpf_ktime_get_ns() - call->start_ns;
+	struct process_key owner;
+	struct process *process;
+	struct totals *row;
+
+	if (began_before_us(call))
+		return;
+	row = enter_totals(call->device, call->kind);
+	if (row) {
+		__sync_fetch_and_add(&row->deregistration_ns, ns);
+		count_slot(row->deregistration_slots, ns);
+	}
+	owner = current_process();
+	process = bpf_map_lookup_elem(&processes, &owner);
+	if (process)
+		__sync_fetch_and_add(&process->deregistrations, 1);
+}
+
+static __noinline int dereg_exit(__s32 result)
+{
+	__u64 thread = bpf_get_current_pid_tgid();
+	struct call *call = bpf_map_lookup_elem(&calls, &thread);
+
+	if (!call || call->verb != VERB_DEREG_MR)
+		return 0;
+	if (!result)
+		dereg_ended(call);
+	bpf_map_delete_elem(&calls, &thread);
+	return 0;
+}
+
+static __noinline int dereg_enter(__u64 mr)
+{
+	__u64 thread = bpf_get_current_pid_tgid();
+	struct call call = {.object = mr, .verb = VERB_DEREG_MR, .kind = KIND_HOST};
+	__u64 device = 0;
+
+	if (bpf_map_lookup_elem(&calls, &thread))
+		return 0;
+	bpf_probe_read_kernel(&device, sizeof(device), (void *)mr);
+	call.device = device_id(device);
+	call.start_ns = bpf_ktime_get_ns();
+	if (bpf_map_update_elem(&calls, &thread, &call, BPF_ANY))
+		count_lost(LOST_CALLS_FULL);
+	return 0;
+}
+
+#define CALL_HOOK(what, verb, kind)                                                                \
+	SEC("kprobe")                                                                              \
+	int verbs_##what##_enter(struct pt_regs *ctx)                                              \
+	{                                                                                          \
+		return call_enter(PT_REGS_PARM1(ctx), verb, kind);                                 \
+	}                                                                                          \
+	SEC("kretprobe")                                                                           \
+	int verbs_##what##_exit(struct pt_regs *ctx)                                               \
+	{                                                                                          \
+		return call_exit(PT_REGS_RC(ctx), verb);                                           \
+	}                                                                                          \
+	SEC("fentry")                                                                              \
+	int verbs_##what##_fentry(__u64 *ctx)                                                      \
+	{                                                                                          \
+		return call_enter(ctx[0], verb, kind);                                             \
+	}                                                                                          \
+	SEC("fexit")                                                                               \
+	int verbs_##what##_fexit(__u64 *ctx)                                                       \
+	{                                                                                          \
+		return call_exit(ctx[1], verb);                                                    \
+	}
+
+CALL_HOOK(reg_mr, VERB_REG_MR, KIND_HOST)
+CALL_HOOK(rereg_mr, VERB_REREG_MR, KIND_HOST)
+CALL_HOOK(reg_dmabuf_mr, VERB_REG_DMABUF_MR, KIND_DMABUF)
+CALL_HOOK(reg_mr_ioctl, VERB_REG_MR_IOCTL, KIND_HOST)
+CALL_HOOK(dm_mr_reg, VERB_DM_MR_REG, KIND_DM)
+CALL_HOOK(devx_umem_reg, VERB_DEVX_UMEM_REG, KIND_HOST)
+
+SEC("kprobe")
+int verbs_dereg_mr_enter(struct pt_regs *ctx)
+{
+	return dereg_enter(PT_REGS_PARM1(ctx));
+}
+
+SEC("kretprobe")
+int verbs_dereg_mr_exit(struct pt_regs *ctx)
+{
+	return dereg_exit(PT_REGS_RC(ctx));
+}
+
+SEC("fentry")
+int verbs_dereg_mr_fentry(__u64 *ctx)
+{
+	return dereg_enter(ctx[0]);
+}
+
+SEC("fexit")
+int verbs_dereg_mr_fexit(__u64 *ctx)
+{
+	return dereg_exit(ctx[2]);
+}
+
+#define SYSCALL_HOOK(what)                                                                         \
+	SEC("kprobe")                                                                              \
+	int verbs_##what##_enter(struct pt_regs *ctx)                                              \
+	{                                                                                          \
+		return syscall_enter();                                                            \
+	}                                                                                          \
+	SEC("fentry")                                                                              \
+	int verbs_##what##_fentry(__u64 *ctx)                                                      \
+	{                                                                                          \
+		return syscall_enter();                                                            \
+	}
+
+SYSCALL_HOOK(ioctl)
+SYSCALL_HOOK(write)

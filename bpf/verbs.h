@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Records of whole verbs: the call that a thread is in, failures, and what user space tells us. */
+#ifndef MRSCOPE_VERBS_H
+#define MRSCOPE_VERBS_H
+
+#include "types.h"
+
+enum verb {
+	VERB_NONE, /* a pin outside any registration */
+	VERB_REG_MR,
+	VERB_REREG_MR,
+	VERB_REG_DMABUF_MR,
+	VERB_REG_MR_IOCTL, /* 6.18 and later: 5b2e45049dc0 */
+	VERB_DM_MR_REG,
+	VERB_DEVX_UMEM_REG,
+	VERB_DEREG_MR,
+};
+
+enum {
+	PINS_PER_CALL = 2,
+};
+
+/* What one thread is in the middle of, keyed by pid_tgid. */
+struct call {
+	__u64 start_ns;
+	__u64 object; /* uverbs_attr_bundle of a registration, ib_mr of a deregistration */
+	__u64 device;
+	__u64 pin_start_ns;
+	__u64 pin_ns;
+	__u64 address;
+	__u64 length_bytes;
+	__u64 umems[PINS_PER_CALL];
+	__s64 pinned_pages_before;
+	__u32 verb;
+	__u32 kind;
+	__u32 pin_depth; /* pin functions of the ladder that the thread is inside of */
+	__u32 pins_tried;
+	__u32 pins_made;
+	__u32 pin_cause; /* of the last pin that failed */
+	__u32 pin_failed;
+	__u32 unused;
+};
+
+struct failure_key {
+	__u64 device;
+	__u32 error; /* errno as the kernel returned it */
+	__u32 cause;
+};
+
+/* One row, written by user space before the programs are attached and when it has learned more. */
+struct settings {
+	__u64 counting_since_ns; /* 0 until every probe is attached; what began earlier is not ours */
+	__u32 page_bytes;
+	__u32 device_name_offset;    /* in ib_device; OFFSET_UNKNOWN where no BTF tells */
+	__u32 attrs_context_offset;  /* in uverbs_attr_bundle */
+	__u32 context_device_offset; /* in ib_ucontext */
+};
+
+enum {
+	OFFSET_UNKNOWN = 0xffffffff,
+};
+
+/* Updates that could not be made. Each is a row of the lost map. */
+enum lost_reason {
+	LOST_CALLS_FULL,
+	LOST_CALLS_STALE, /* a call whose end was never seen */
+	LOST_PINS_FULL,
+	LOST_PINS_REPLACED, /* a umem whose release was never seen */
+	LOST_PINS_PER_CALL,
+	LOST_PROCESSES_FULL,
+	LOST_TOTALS_FULL,
+	LOST_DEVICES_FULL,
+	LOST_FAILURES_FULL,
+	LOST_REASONS,
+};
+
+/* Rows of the gauges map. */
+enum gauge {
+	GAUGE_PINS, /* rows of the pins map */
+	GAUGES,
+};
+
+#endif

@@ -1,0 +1,200 @@
+//! The thread that owns the kernel's maps and the ledger: a ticker advances the ledger and frees
+//! the dead, scraped or not, and a request for a page gets one that began after it came.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use crate::ebpf::{EventsError, KernelEvents};
+use crate::host::{Host, Presence, presence};
+use crate::ledger::{Ledger, LedgerOptions};
+use crate::metrics::{EncodeError, Page, text};
+use crate::model::{ProcessKey, Snapshot};
+
+use super::exporter::{Report, write_reports};
+use super::{CollectError, Collector, Scene, all};
+
+/// How often the ledger advances when nobody asks for a page.
+const TICK: Duration = Duration::from_secs(5);
+
+/// A page's text, shared by all who asked for it.
+pub type Rendered = Result<Arc<Vec<u8>>, RenderError>;
+
+/// Why there is no page.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RenderError {
+    #[error("{0}")]
+    Encode(#[from] Arc<EncodeError>),
+    #[error("mrscope is stopping")]
+    Stopping,
+}
+
+/// Hands out pages. Cheap to clone; the thread behind it ends when the last is dropped.
+#[derive(Debug, Clone)]
+pub struct Pages {
+    requests: Sender<oneshot::Sender<Rendered>>,
+    ready: Arc<AtomicBool>,
+}
+
+impl Pages {
+    /// A page that is begun after this call, shared with all who wait meanwhile.
+    ///
+    /// # Errors
+    /// See [`RenderError`].
+    pub async fn get(&self) -> Rendered {
+        let (reply, page) = oneshot::channel();
+        self.requests.send(reply).map_err(|_| RenderError::Stopping)?;
+        page.await.map_err(|_| RenderError::Stopping)?
+    }
+
+    /// Whether everything is attached that can be.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+}
+
+/// The thread's own things.
+pub struct Engine {
+    host: Host,
+    events: Result<Box<dyn KernelEvents>, EventsError>,
+    ledger: Ledger,
+    collectors: Vec<Box<dyn Collector>>,
+    /// The state last logged of each collector.
+    logged: HashMap<&'static str, String>,
+    started: Instant,
+}
+
+impl Engine {
+    /// Starts the thread. `source` runs on it, since the kernel's objects stay where they are made.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start<S>(
+        host: Host,
+        options: LedgerOptions,
+        source: S,
+    ) -> std::io::Result<(Pages, JoinHandle<()>)>
+    where
+        S: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
+    {
+        let (requests, inbox) = channel();
+        let ready = Arc::new(AtomicBool::new(false));
+        let pages = Pages { requests, ready: Arc::clone(&ready) };
+        let thread = std::thread::Builder::new().name("events".into()).spawn(move || {
+            let events = source(host.clone());
+            let mut engine = Self {
+                host,
+                events,
+                ledger: Ledger::new(options),
+                collectors: all(),
+                logged: HashMap::new(),
+                started: Instant::now(),
+            };
+            engine.page();
+            ready.store(true, Ordering::Release);
+            tracing::info!("ready");
+            engine.run(&inbox);
+        })?;
+        Ok((pages, thread))
+    }
+
+    fn run(&mut self, inbox: &Receiver<oneshot::Sender<Rendered>>) {
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            match inbox.recv_timeout(next_tick.saturating_duration_since(Instant::now())) {
+                Ok(first) => {
+                    let mut waiting = vec![first];
+                    waiting.extend(inbox.try_iter());
+                    let page = self.render();
+                    for reply in waiting {
+                        // Who has gone away needs no page.
+                        let _ = reply.send(page.clone());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let snapshot = self.read();
+                    drop(snapshot);
+                    next_tick = Instant::now() + TICK;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn render(&mut self) -> Rendered {
+        let page = self.page();
+        text(&page).map(Arc::new).map_err(|error| Arc::new(error).into())
+    }
+
+    /// Reads the kernel, takes the rows into the ledger, frees those that are final.
+    fn read(&mut self) -> Option<Result<Snapshot, EventsError>> {
+        let events = self.events.as_mut().ok()?;
+        let host = &self.host;
+        // Ended before the rows are read: nothing can come after them.
+        let gone: HashSet<ProcessKey> = self
+            .ledger
+            .living()
+            .filter(|key| presence(host, key.tgid, key.start_ns) == Presence::Gone)
+            .copied()
+            .collect();
+        let snapshot = events.snapshot();
+        if let Ok(snapshot) = &snapshot {
+            let final_rows =
+                self.ledger.advance(&snapshot.processes, &gone, self.started.elapsed());
+            events.forget(&final_rows);
+        }
+        Some(snapshot)
+    }
+
+    fn page(&mut self) -> Page {
+        let read = self.read();
+        let hooks = self.events.as_ref().map(|events| events.hooks()).unwrap_or_default();
+        let events = match (&read, &self.events) {
+            (Some(Ok(snapshot)), _) => Ok(snapshot),
+            (Some(Err(error)), _) | (None, Err(error)) => Err(error),
+            // read() is None only without events.
+            (None, Ok(_)) => return Page::new(),
+        };
+        let scene = Scene { events, hooks: &hooks, ledger: &self.ledger };
+        let mut page = Page::new();
+        let mut reports = Vec::with_capacity(self.collectors.len());
+        for collector in &mut self.collectors {
+            let begun = Instant::now();
+            let outcome = collector.collect(&scene, &mut page);
+            reports.push(Report { collector: collector.name(), outcome, took: begun.elapsed() });
+        }
+        if let Err(error) = write_reports(&reports, &mut page) {
+            tracing::error!("states of collectors: {error}");
+        }
+        self.log_changes(&reports);
+        page
+    }
+
+    /// A state is logged when it changes, not at each page.
+    fn log_changes(&mut self, reports: &[Report]) {
+        for report in reports {
+            let (state, reason) = match &report.outcome {
+                Ok(()) => ("ok", String::new()),
+                Err(error) => (error.state(), error.to_string()),
+            };
+            let now = format!("{state} {reason}");
+            if self.logged.get(report.collector) == Some(&now) {
+                continue;
+            }
+            match &report.outcome {
+                Ok(()) => tracing::info!("collector {}: ok", report.collector),
+                Err(CollectError::NoData(_)) => {
+                    tracing::info!("collector {}: no data: {reason}", report.collector);
+                }
+                Err(_) => tracing::warn!("collector {}: {state}: {reason}", report.collector),
+            }
+            self.logged.insert(report.collector, now);
+        }
+    }
+}

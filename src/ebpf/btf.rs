@@ -1,0 +1,103 @@
+//! Offsets of fields in module types, from /sys/kernel/btf read in user space: the programs name
+//! no such type. libbpf-rs can't parse a module's BTF, so this calls libbpf itself.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use crate::host::Host;
+
+const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+/// Structs within structs that are followed; the kernel's nest less deep.
+const MAX_DEPTH: u32 = 8;
+
+/// A parsed BTF; a module's keeps its base.
+struct Btf {
+    raw: NonNull<libbpf_sys::btf>,
+    _base: Option<Box<Btf>>,
+}
+
+impl Drop for Btf {
+    fn drop(&mut self) {
+        // SAFETY: made by btf__parse_split, freed once; the base is dropped after it.
+        unsafe { libbpf_sys::btf__free(self.raw.as_ptr()) }
+    }
+}
+
+/// Byte offset of each `(struct, field)`; None for one that no module's BTF has.
+///
+/// Looks in ib_core and ib_uverbs: types sit in the BTF of the module that first used them.
+#[must_use]
+pub fn field_offsets<const N: usize>(host: &Host, fields: [(&str, &str); N]) -> [Option<u32>; N] {
+    let mut offsets = [None; N];
+    for module in ["ib_core", "ib_uverbs"] {
+        let path = host.path("sys/kernel/btf").join(module);
+        if offsets.iter().all(Option::is_some) || !path.exists() {
+            continue;
+        }
+        let Some(btf) = module_btf(host, &path) else {
+            continue;
+        };
+        for (offset, (record, field)) in offsets.iter_mut().zip(fields) {
+            *offset = offset.or_else(|| btf.field_offset(record, field));
+        }
+    }
+    offsets
+}
+
+fn module_btf(host: &Host, path: &Path) -> Option<Btf> {
+    let base = parse(&host.path("sys/kernel/btf/vmlinux"), None)?;
+    parse(path, Some(Box::new(base)))
+}
+
+fn parse(path: &Path, base: Option<Box<Btf>>) -> Option<Btf> {
+    let path = CString::new(path.as_os_str().as_encoded_bytes()).ok()?;
+    let base_raw = base.as_ref().map_or(std::ptr::null_mut(), |b| b.raw.as_ptr());
+    // SAFETY: the path ends in NUL; the base is null or a live BTF that this one will own.
+    let raw = unsafe { libbpf_sys::btf__parse_split(path.as_ptr(), base_raw) };
+    NonNull::new(raw).map(|raw| Btf { raw, _base: base })
+}
+
+impl Btf {
+    fn field_offset(&self, record: &str, field: &str) -> Option<u32> {
+        let record = CString::new(record).ok()?;
+        // SAFETY: a live BTF and a name that ends in NUL.
+        let id = unsafe {
+            libbpf_sys::btf__find_by_name_kind(self.raw.as_ptr(), record.as_ptr(), KIND_STRUCT)
+        };
+        self.member_offset(u32::try_from(id).ok()?, field, MAX_DEPTH)
+    }
+
+    /// Offset of `field` in struct `id`, in its anonymous members too.
+    fn member_offset(&self, id: u32, field: &str, depth: u32) -> Option<u32> {
+        // SAFETY: libbpf returns null for an id that it does not have.
+        let record = unsafe { libbpf_sys::btf__type_by_id(self.raw.as_ptr(), id).as_ref() }?;
+        let kind = (record.info >> 24) & 0x1f;
+        if depth == 0 || !matches!(kind, KIND_STRUCT | KIND_UNION) {
+            return None;
+        }
+        let bitfields = record.info >> 31 == 1;
+        let count = (record.info & 0xffff) as usize;
+        let first = std::ptr::from_ref(record).wrapping_add(1).cast::<libbpf_sys::btf_member>();
+        // SAFETY: a struct's members follow its header in the BTF that libbpf has checked.
+        let members = unsafe { std::slice::from_raw_parts(first, count) };
+        members.iter().find_map(|member| {
+            let bits = if bitfields { member.offset & 0x00ff_ffff } else { member.offset };
+            match self.name(member.name_off) {
+                "" => self.member_offset(member.type_, field, depth - 1).map(|at| at + bits / 8),
+                name if name == field => Some(bits / 8),
+                _ => None,
+            }
+        })
+    }
+
+    fn name(&self, offset: u32) -> &str {
+        // SAFETY: libbpf returns null or a string that lives as long as the BTF.
+        unsafe {
+            let name = libbpf_sys::btf__name_by_offset(self.raw.as_ptr(), offset);
+            if name.is_null() { "" } else { CStr::from_ptr(name).to_str().unwrap_or("") }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Records of the kernel → rows of a snapshot. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::model::{
+    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MrKind, PinUse, Process, ProcessCounters,
+    ProcessGauges, ProcessKey,
+};
+
+use super::device::text;
+use super::records;
+
+/// Label of a device whose name nobody knows.
+pub const UNKNOWN_DEVICE: &str = "unknown";
+
+/// Names of devices by the id that rows carry.
+#[derive(Debug, Default)]
+pub struct DeviceNames(HashMap<u64, String>);
+
+impl DeviceNames {
+    /// Takes the names that rows have; `sampled` names a device by its kernel address.
+    pub fn new(
+        devices: &[(u64, records::device)],
+        sampled: impl Fn(u64) -> Option<String>,
+    ) -> Self {
+        let mut names = HashMap::with_capacity(devices.len());
+        for (id, device) in devices {
+            let name = text(&device.name.map(|c| c as u8));
+            let name = if name.is_empty() { sampled(device.pointer) } else { Some(name) };
+            if let Some(name) = name {
+                names.insert(*id, name);
+            }
+        }
+        Self(names)
+    }
+
+    #[must_use]
+    pub fn name(&self, id: u64) -> &str {
+        self.0.get(&id).map_or(UNKNOWN_DEVICE, String::as_str)
+    }
+}
+
+/// Joins rows of one device name and kind.
+#[must_use]
+pub fn device_totals(
+    rows: &[(records::totals_key, records::totals)],
+    names: &DeviceNames,
+) -> Vec<DeviceTotals> {
+    let mut joined: BTreeMap<(String, MrKind), DeviceTotals> = BTreeMap::new();
+    for (key, row) in rows {
+        let Some(kind) = MrKind::ALL.get(key.kind as usize) else {
+            continue;
+        };
+        let device = names.name(key.device).to_owned();
+        let into = joined.entry((device.clone(), *kind)).or_insert_with(|| DeviceTotals {
+            device,
+            kind: *kind,
+            registration_ns: 0,
+            pin_ns: 0,
+            deregistration_ns: 0,
+            registered_bytes: 0,
+            registration_slots: vec![0; row.registration_slots.len()],
+            pin_slots: vec![0; row.pin_slots.len()],
+            deregistration_slots: vec![0; row.deregistration_slots.len()],
+            size_slots: vec![0; row.size_slots.len()],
+            active: 0,
+            active_bytes: 0,
+            pinned_bytes: [0; PinUse::ALL.len()],
+        });
+        into.registration_ns += row.registration_ns;
+        into.pin_ns += row.pin_ns;
+        into.deregistration_ns += row.deregistration_ns;
+        into.registered_bytes += row.registered_bytes;
+        add(&mut into.registration_slots, &row.registration_slots);
+        add(&mut into.pin_slots, &row.pin_slots);
+        add(&mut into.deregistration_slots, &row.deregistration_slots);
+        add(&mut into.size_slots, &row.size_slots);
+        into.active += row.active;
+        into.active_bytes += row.active_bytes;
+        for (sum, bytes) in into.pinned_bytes.iter_mut().zip(row.pinned_bytes) {
+            *sum += bytes;
+        }
+    }
+    joined.into_values().collect()
+}
+
+fn add(into: &mut [u64], slots: &[u64]) {
+    for (sum, count) in into.iter_mut().zip(slots) {
+        *sum += count;
+    }
+}
+
+/// Joins rows of one device name, errno and cause.
+#[must_use]
+pub fn failures(rows: &[(records::failure_key, u64)], names: &DeviceNames) -> Vec<Failure> {
+    let mut joined: BTreeMap<(String, u32, Cause), u64> = BTreeMap::new();
+    for (key, count) in rows {
+        let cause = Cause::ALL.get(key.cause as usize).copied().unwrap_or(Cause::Other);
+        *joined.entry((names.name(key.device).to_owned(), key.error, cause)).or_default() += count;
+    }
+    joined
+        .into_iter()
+        .map(|((device, error, cause), count)| Failure { device, error, cause, count })
+        .collect()
+}
+
+/// None for a row that was just made: its name may not be written yet.
+#[must_use]
+pub fn process(key: &records::process_key, row: &records::process) -> Option<Process> {
+    let failed = row.failures.iter().any(|count| *count > 0);
+    if row.registrations == 0 && row.live_pins == 0 && !failed {
+        return None;
+    }
+    Some(Process {
+        key: ProcessKey { tgid: key.tgid, start_ns: key.start_boottime_ns },
+        comm: text(&row.comm.map(|c| c as u8)),
+        cgroup_id: row.cgroup_id,
+        counters: ProcessCounters {
+            registrations: row.registrations,
+            registration_ns: row.registration_ns,
+            registered_bytes: row.registered_bytes,
+            slots: row.registration_slots,
+            failures: row.failures,
+        },
+        gauges: ProcessGauges {
+            active: row.active,
+            active_bytes: row.active_bytes,
+            mr_pinned_bytes: row.mr_pinned_bytes,
+            other_pinned_bytes: row.other_pinned_bytes,
+            largest_bytes: if row.active > 0 { row.largest_bytes } else { 0 },
+        },
+        live_pins: row.live_pins,
+    })
+}
+
+/// The registration that a thread is in; None for a lone pin or a deregistration.
+#[must_use]
+pub fn in_flight(
+    pid_tgid: u64,
+    call: &records::call,
+    now_ns: u64,
+    names: &DeviceNames,
+) -> Option<InFlight> {
+    if matches!(call.verb, records::VERB_NONE | records::VERB_DEREG_MR) {
+        return None;
+    }
+    Some(InFlight {
+        device: names.name(call.device).to_owned(),
+        tgid: (pid_tgid >> 32) as u32,
+        tid: pid_tgid as u32,
+        age_ns: now_ns.saturating_sub(call.start_ns),
+    })
+}
+
+/// The map and the word for each row of the `lost` map, in its order.
+const LOST: [(&str, &str); records::LOST_REASONS as usize] = [
+    ("calls", "full"),
+    ("calls", "stale"),
+    ("pins", "full"),
+    ("pins", "replaced"),
+    ("pins", "too_many_in_one_call"),
+    ("processes", "full"),
+    ("totals", "full"),
+    ("devices", "full"),
+    ("failures", "full"),
+];
+
+/// Every row, zero too: that nothing was lost is something to show.
+#[must_use]
+pub fn lost(counts: &[u64]) -> Vec<LostUpdates> {
+    LOST.iter()
+        .zip(counts)
+        .map(|((source, reason), count)| LostUpdates {
+            source: (*source).to_owned(),
+            reason,
+            count: *count,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, pointer: u64) -> records::device {
+        let mut row = records::device { pointer, ..Default::default() };
+        for (to, from) in row.name.iter_mut().zip(name.bytes()) {
+            *to = from as i8;
+        }
+        row
+    }
+
+    #[test]
+    fn rows_from_before_and_after_a_name_was_learned_are_one_device() {
+        let devices = [(7, device("", 0xffff_0000)), (9, device("rxe0", 0xffff_0000))];
+        let names = DeviceNames::new(&devices, |pointer| {
+            (pointer == 0xffff_0000).then(|| "rxe0".to_owned())
+        });
+        let row = records::totals { active: 2, registered_bytes: 10, ..Default::default() };
+        let gone = records::totals { active: -1, registered_bytes: 5, ..Default::default() };
+        let key = |device| records::totals_key { device, kind: 0, unused: 0 };
+        let joined = device_totals(&[(key(7), row), (key(9), gone)], &names);
+        assert_eq!(joined.len(), 1);
+        assert_eq!((joined[0].active, joined[0].registered_bytes), (1, 15));
+        assert_eq!(joined[0].device, "rxe0");
+        assert_eq!(names.name(0), UNKNOWN_DEVICE);
+    }
+
+    #[test]
+    fn the_orders_of_both_languages_agree() {
+        assert_eq!(MrKind::ALL.len(), records::KINDS as usize);
+        assert_eq!(MrKind::ALL[records::KIND_PEER as usize], MrKind::Peer);
+        assert_eq!(PinUse::ALL.len(), records::USES as usize);
+        assert_eq!(PinUse::ALL[records::USE_DEVX as usize], PinUse::Devx);
+        assert_eq!(Cause::ALL.len(), records::CAUSES as usize);
+        assert_eq!(Cause::ALL[records::CAUSE_MEMLOCK_LIMIT as usize], Cause::MemlockLimit);
+        assert_eq!(Cause::ALL[records::CAUSE_BAD_ADDRESS as usize], Cause::BadAddress);
+        assert_eq!(LOST[records::LOST_PINS_REPLACED as usize], ("pins", "replaced"));
+        assert_eq!(LOST[records::LOST_FAILURES_FULL as usize], ("failures", "full"));
+    }
+}

@@ -1,0 +1,86 @@
+//! What this kernel has, observed: never by its version.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use crate::host::{Home, Host, Modules, Symbols, tracefs};
+
+use super::btf::field_offsets;
+use super::hook::{STEMS, symbols};
+
+/// The facts that a plan stands on.
+#[derive(Debug, Clone, Default)]
+pub struct KernelFacts {
+    /// Where the functions of the hooks are.
+    pub symbols: Symbols,
+    /// Whether `symbols` could be read at all.
+    pub symbols_known: bool,
+    pub modules: Modules,
+    /// The tracefs whose kprobe_events can be written.
+    pub tracefs: Option<PathBuf>,
+    pub vmlinux_btf: bool,
+    /// Modules with BTF.
+    pub module_btf: BTreeSet<String>,
+    pub offsets: FieldOffsets,
+}
+
+/// Offsets of fields of module types; None where no BTF tells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FieldOffsets {
+    pub device_name: Option<u32>,
+    pub attrs_context: Option<u32>,
+    pub context_device: Option<u32>,
+}
+
+impl KernelFacts {
+    /// Looks at the host. What can't be read counts as not there, and is logged.
+    #[must_use]
+    pub fn gather(host: &Host) -> Self {
+        let symbols = Symbols::read(host, &symbols());
+        if let Err(error) = &symbols {
+            tracing::warn!("functions of the kernel are not known: {error}");
+        }
+        let modules = Modules::read(host).unwrap_or_else(|error| {
+            tracing::warn!("loaded modules are not known: {error}");
+            Modules::default()
+        });
+        let tracefs = tracefs(host).filter(|place| {
+            std::fs::OpenOptions::new().append(true).open(place.join("kprobe_events")).is_ok()
+        });
+        let btf = host.path("sys/kernel/btf");
+        Self {
+            symbols_known: symbols.is_ok(),
+            symbols: symbols.unwrap_or_default(),
+            tracefs,
+            vmlinux_btf: btf.join("vmlinux").exists(),
+            module_btf: STEMS
+                .iter()
+                .flat_map(|stem| stem.hooks)
+                .flat_map(|hook| hook.modules)
+                .filter(|module| btf.join(module).exists())
+                .map(|module| (*module).to_owned())
+                .collect(),
+            modules,
+            offsets: FieldOffsets::read(host),
+        }
+    }
+
+    /// Whether a trampoline can be put on a function there.
+    #[must_use]
+    pub fn has_btf(&self, home: &Home) -> bool {
+        match home {
+            Home::Vmlinux => self.vmlinux_btf,
+            Home::Module(module) => self.vmlinux_btf && self.module_btf.contains(module),
+        }
+    }
+}
+
+impl FieldOffsets {
+    fn read(host: &Host) -> Self {
+        let [device_name, attrs_context, context_device] = field_offsets(
+            host,
+            [("ib_device", "name"), ("uverbs_attr_bundle", "context"), ("ib_ucontext", "device")],
+        );
+        Self { device_name, attrs_context, context_device }
+    }
+}

@@ -1,0 +1,206 @@
+//! Kprobe events of our own in tracefs. Unlike a probe made through perf they can raise the return
+//! probe's maxactive, report what they missed, hold no module, and come back when it is reloaded.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use super::hook::Side;
+
+const PREFIX: &str = "mrscope_";
+/// MAX_EVENT_NAME_LEN of kernel/trace, without its NUL.
+const NAME_LIMIT: usize = 63;
+
+/// The events that one mrscope has made; removed when dropped.
+pub struct KprobeEvents {
+    tracefs: PathBuf,
+    group: String,
+    token: String,
+    names: Vec<String>,
+    /// Kept open: it can be read again after privileges are gone.
+    profile: Option<File>,
+}
+
+/// An event: what to attach to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    pub group: String,
+    pub name: String,
+}
+
+/// Calls that a probe saw and calls that it missed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeProfile {
+    pub hits: u64,
+    pub missed: u64,
+}
+
+impl KprobeEvents {
+    /// Opens the events of this process under `tracefs`, after clearing what dead ones left.
+    ///
+    /// `token` makes the names unique on this host: the same name with another function would
+    /// silently append to the event.
+    #[must_use]
+    pub fn new(tracefs: &Path, token: String) -> Self {
+        remove_leftovers(tracefs);
+        Self {
+            tracefs: tracefs.to_owned(),
+            group: format!("{PREFIX}{token}"),
+            token,
+            names: Vec::new(),
+            profile: File::open(tracefs.join("kprobe_profile")).ok(),
+        }
+    }
+
+    /// Defines an event on `target` (`symbol` or `MODULE:symbol`).
+    ///
+    /// # Errors
+    /// ENOENT or EINVAL where a loaded module, or the kernel, has no such function.
+    pub fn define(
+        &mut self,
+        hook: &str,
+        side: Side,
+        target: &str,
+        maxactive: u32,
+    ) -> io::Result<Event> {
+        let module = target.split_once(':').map_or("vmlinux", |(module, _)| module);
+        let name = format!("{hook}_{}_{module}_{}", side.word(), self.token);
+        debug_assert!(name.len() <= NAME_LIMIT, "{name}");
+        let kind = match side {
+            Side::Enter => "p".to_owned(),
+            Side::Exit => format!("r{maxactive}"),
+        };
+        let line = format!("{kind}:{}/{name} {target}", self.group);
+        write_line(&self.tracefs, &line)?;
+        self.names.push(name.clone());
+        Ok(Event { group: self.group.clone(), name })
+    }
+
+    /// What each event saw and missed, by the name of its program.
+    pub fn profile(&mut self) -> Vec<(String, ProbeProfile)> {
+        let mut text = String::new();
+        let Some(file) = self.profile.as_mut() else {
+            return Vec::new();
+        };
+        if file.rewind().is_err() || file.read_to_string(&mut text).is_err() {
+            return Vec::new();
+        }
+        parse_profile(&text, &self.token)
+    }
+}
+
+impl Drop for KprobeEvents {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // What can't be removed now is removed by the next start.
+            let _ = write_line(&self.tracefs, &format!("-:{}/{name}", self.group));
+        }
+    }
+}
+
+/// One definition a write, appended: opening with O_TRUNC would remove everybody's probes.
+fn write_line(tracefs: &Path, line: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).open(tracefs.join("kprobe_events"))?;
+    file.write_all(format!("{line}\n").as_bytes())
+}
+
+/// Removes events whose mrscope is dead. One in use answers EBUSY: its owner lives.
+fn remove_leftovers(tracefs: &Path) {
+    let Ok(text) = std::fs::read_to_string(tracefs.join("kprobe_events")) else {
+        return;
+    };
+    for (group, name) in leftovers(&text) {
+        let pid = group[PREFIX.len()..].split('_').next().unwrap_or_default();
+        // Defined and not attached yet, an event is not busy: spare one whose pid is ours to see.
+        let alive = std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|comm| comm.trim_end() == "mrscope");
+        if !alive && let Err(error) = write_line(tracefs, &format!("-:{group}/{name}")) {
+            tracing::debug!("leftover probe {group}/{name} stays: {error}");
+        }
+    }
+}
+
+/// (group, name) of each of our events in the text of kprobe_events.
+fn leftovers(text: &str) -> Vec<(&str, &str)> {
+    text.lines()
+        .filter_map(|line| {
+            let event = line.split_whitespace().next()?.split_once(':')?.1;
+            event.split_once('/').filter(|(group, _)| group.starts_with(PREFIX))
+        })
+        .collect()
+}
+
+/// Lines are `name hits misses`, without the group: the token in the name tells ours.
+/// Events of one program in several modules are added up.
+fn parse_profile(text: &str, token: &str) -> Vec<(String, ProbeProfile)> {
+    let mut profiles: Vec<(String, ProbeProfile)> = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(hits), Some(missed)) = (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        let Some(program) =
+            name.strip_suffix(token).and_then(|name| name.strip_suffix('_')).and_then(|name| {
+                ["_enter_", "_exit_"]
+                    .into_iter()
+                    .find_map(|side| name.find(side).map(|at| &name[..at + side.len() - 1]))
+            })
+        else {
+            continue;
+        };
+        let (Ok(hits), Ok(missed)) = (hits.parse::<u64>(), missed.parse::<u64>()) else {
+            continue;
+        };
+        if let Some((_, known)) = profiles.iter_mut().find(|(known, _)| known == program) {
+            known.hits += hits;
+            known.missed += missed;
+        } else {
+            profiles.push((program.to_owned(), ProbeProfile { hits, missed }));
+        }
+    }
+    profiles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_events_are_leftovers() {
+        let text = "p:kprobes/mine do_exit\n\
+                    p:mrscope_77_1a/umem_get_enter_ib_uverbs_77_1a ib_uverbs:ib_umem_get\n\
+                    r512:mrscope_77_1a/umem_get_exit_ib_uverbs_77_1a ib_uverbs:ib_umem_get\n";
+        assert_eq!(
+            leftovers(text),
+            [
+                ("mrscope_77_1a", "umem_get_enter_ib_uverbs_77_1a"),
+                ("mrscope_77_1a", "umem_get_exit_ib_uverbs_77_1a"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_profile_adds_up_a_program_and_leaves_others_out() {
+        let text = "  umem_get_exit_ib_uverbs_77_1a      3     2\n\
+                    \x20 umem_get_exit_ib_core_77_1a     4     0\n\
+                    \x20 umem_get_exit_ib_core_9_1a      9     9\n\
+                    \x20 other                           1     1\n";
+        assert_eq!(
+            parse_profile(text, "77_1a"),
+            [("umem_get_exit".to_owned(), ProbeProfile { hits: 7, missed: 2 })]
+        );
+    }
+
+    #[test]
+    fn the_longest_name_fits() {
+        for stem in crate::ebpf::hook::STEMS {
+            for hook in stem.hooks {
+                for module in hook.modules {
+                    let name = format!("{}_enter_{module}_4194304_ffff", hook.name);
+                    assert!(name.len() <= NAME_LIMIT, "{name}");
+                }
+            }
+        }
+    }
+}

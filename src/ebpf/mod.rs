@@ -1,0 +1,24 @@
+//! The only room that names libbpf: facts of the kernel → a plan → programs attached → snapshots.
+
+mod btf;
+mod decode;
+mod device;
+mod events;
+mod facts;
+mod hook;
+mod kprobe;
+mod load;
+mod maps;
+mod plan;
+mod records;
+mod tracer;
+mod umem;
+mod verbs;
+
+pub use events::{EventsError, KernelEvents};
+pub use facts::KernelFacts;
+pub use plan::{AttachMode, AttachPlan, EbpfOptions};
+pub use tracer::Tracer;
+
+/// First bound of the kernel's histogram slots, as a power of two: nanoseconds or bytes.
+pub const SLOT_FIRST_LOG2: u32 = records::SLOT_FIRST_LOG2;

@@ -1,0 +1,59 @@
+//! Loaded kernel modules: /proc/modules.
+
+use std::collections::BTreeSet;
+
+use super::{Host, HostError};
+
+/// Names of the loaded modules.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Modules(BTreeSet<String>);
+
+impl Modules {
+    /// A kernel without module support has no such file: then no module is loaded.
+    ///
+    /// # Errors
+    /// The file exists and can't be read.
+    pub fn read(host: &Host) -> Result<Self, HostError> {
+        match host.text("proc/modules") {
+            Ok(text) => Ok(Self::parse(&text)),
+            Err(HostError::Read { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(Self::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `name size references users state address`; only live modules count.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        Self(
+            text.lines()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>())
+                .filter(|words| words.get(4).is_none_or(|state| *state == "Live"))
+                .filter_map(|words| words.first().map(|name| (*name).to_owned()))
+                .collect(),
+        )
+    }
+
+    #[must_use]
+    pub fn has(&self, module: &str) -> bool {
+        self.0.contains(module)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_that_is_still_loading_does_not_count() {
+        let modules = Modules::parse(
+            "ib_core 421888 3 rdma_rxe,ib_uverbs, Live 0x0000000000000000\n\
+             rdma_rxe 155648 0 - Loading 0x0000000000000000\n",
+        );
+        assert!(modules.has("ib_core"));
+        assert!(!modules.has("rdma_rxe"));
+    }
+}

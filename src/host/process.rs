@@ -1,0 +1,77 @@
+//! Whether a process that the kernel told us of still runs.
+
+use procfs::FromRead;
+use procfs::process::Stat;
+
+use super::Host;
+
+/// What became of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    Runs,
+    /// Gone, or dead and waiting for its parent, or its pid is another's now.
+    Gone,
+    /// /proc does not tell (hidden, or not readable).
+    Unknown,
+}
+
+/// Looks the process up by pid and by the start time of its leader in nanoseconds of boot time.
+///
+/// /proc gives the start in clock ticks of 10 ms, so that is how exactly it is compared.
+#[must_use]
+pub fn presence(host: &Host, tgid: u32, start_ns: u64) -> Presence {
+    match std::fs::read(host.path(format!("proc/{tgid}/stat"))) {
+        Ok(stat) => judge(&stat, start_ns),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Presence::Gone,
+        // A process that vanished between open and read.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+            Presence::Gone
+        }
+        Err(_) => Presence::Unknown,
+    }
+}
+
+/// Whether a thread of a process still exists.
+#[must_use]
+pub fn thread_exists(host: &Host, tgid: u32, tid: u32) -> bool {
+    host.path(format!("proc/{tgid}/task/{tid}")).exists()
+}
+
+fn judge(stat: &[u8], start_ns: u64) -> Presence {
+    const NS_PER_TICK: u64 = 1_000_000_000 / 100;
+    let Ok(stat) = Stat::from_read(stat) else {
+        return Presence::Unknown;
+    };
+    let dead = matches!(stat.state, 'Z' | 'X' | 'x') && stat.num_threads <= 1;
+    if dead || stat.starttime != start_ns / NS_PER_TICK { Presence::Gone } else { Presence::Runs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(state: char, threads: u32, start: u64) -> Vec<u8> {
+        format!(
+            "77 (a) b) {state} 1 77 77 0 -1 4194304 1 0 0 0 1 1 0 0 20 0 {threads} 0 {start} \
+             1000 10 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+        )
+        .into_bytes()
+    }
+
+    #[test]
+    fn a_reused_pid_is_not_the_process_that_had_it() {
+        assert_eq!(judge(&stat('S', 1, 500), 5_009_999_999), Presence::Runs);
+        assert_eq!(judge(&stat('S', 1, 501), 5_009_999_999), Presence::Gone);
+    }
+
+    #[test]
+    fn a_zombie_leader_with_a_living_thread_runs() {
+        assert_eq!(judge(&stat('Z', 2, 500), 5_000_000_000), Presence::Runs);
+        assert_eq!(judge(&stat('Z', 1, 500), 5_000_000_000), Presence::Gone);
+    }
+
+    #[test]
+    fn a_line_that_is_no_stat_tells_nothing() {
+        assert_eq!(judge(b"garbage", 0), Presence::Unknown);
+    }
+}

@@ -1,0 +1,14 @@
+//! mrscope: what RDMA memory costs a host, told to Prometheus.
+//!
+//! Everything flows one way: a kernel event changes a BPF map ([`ebpf`]), a snapshot of the maps
+//! ([`model`]) advances the [`ledger`] of processes, a [`collector`] writes both into a checked page
+//! ([`metrics`]), and [`serve`] hands its text to whoever asks.
+
+pub mod cli;
+pub mod collector;
+pub mod ebpf;
+pub mod host;
+pub mod ledger;
+pub mod metrics;
+pub mod model;
+pub mod serve;

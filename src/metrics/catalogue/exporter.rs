@@ -1,0 +1,62 @@
+//! Metrics of the collector `exporter`: what mrscope sees, what it can't, and what it lost.
+
+use super::{Kind, Metric, metric};
+
+pub static COLLECTOR_SUCCESS: Metric = metric(
+    "mrscope_scrape_collector_success",
+    Kind::Gauge,
+    &["collector"],
+    "0 when a collector failed or was denied; 1 also when the kernel lacks what it reads.",
+);
+pub static COLLECTOR_SECONDS: Metric = metric(
+    "mrscope_scrape_collector_duration_seconds",
+    Kind::Gauge,
+    &["collector"],
+    "Time that a collector took for this page.",
+);
+pub static COLLECTOR_STATE: Metric = metric(
+    "mrscope_collector_state",
+    Kind::Gauge,
+    &["collector", "state"],
+    "1 for the state that a collector is in: ok, no_data, unsupported, denied or failed.",
+);
+pub static PROGRAM_ATTACHED: Metric = metric(
+    "mrscope_program_attached",
+    Kind::Gauge,
+    &["program", "attach"],
+    "1 when a kernel function is watched, 0 when it waits for its module or does not exist here.",
+);
+pub static LOST_UPDATES: Metric = metric(
+    "mrscope_lost_updates_total",
+    Kind::Counter,
+    &["source", "reason"],
+    "Events that could not be counted: by a full map, or a probe that was missed; figures are short by at most these.",
+);
+pub static MAP_ENTRIES: Metric =
+    metric("mrscope_map_entries", Kind::Gauge, &["map"], "Rows in use of a BPF map.");
+pub static MAP_MAX_ENTRIES: Metric = metric(
+    "mrscope_map_max_entries",
+    Kind::Gauge,
+    &["map"],
+    "Rows that a BPF map can hold; beyond them updates are lost.",
+);
+pub static MAP_MEMORY: Metric = metric(
+    "mrscope_map_memory_bytes",
+    Kind::Gauge,
+    &["map"],
+    "Kernel memory of a BPF map, as the kernel accounts it.",
+);
+pub static BUILD_INFO: Metric =
+    metric("mrscope_build_info", Kind::Gauge, &["version"], "Always 1; the version that runs.");
+
+pub static TABLE: &[&Metric] = &[
+    &COLLECTOR_SUCCESS,
+    &COLLECTOR_SECONDS,
+    &COLLECTOR_STATE,
+    &PROGRAM_ATTACHED,
+    &LOST_UPDATES,
+    &MAP_ENTRIES,
+    &MAP_MAX_ENTRIES,
+    &MAP_MEMORY,
+    &BUILD_INFO,
+];

@@ -1,0 +1,128 @@
+//! Metrics of the collector `mr`: registrations of memory, by device and by process.
+
+use super::{Fold, Kind, Metric, metric};
+
+const DEVICE_KIND: &[&str] = &["device", "kind"];
+const PROCESS: &[&str] = &["pid", "comm"];
+
+pub static REGISTRATION_SECONDS: Metric = metric(
+    "mrscope_mr_registration_duration_seconds",
+    Kind::Histogram,
+    DEVICE_KIND,
+    "Time that successful MR registrations took in the kernel: pinning and programming the NIC.",
+);
+pub static PIN_SECONDS: Metric = metric(
+    "mrscope_mr_pin_duration_seconds",
+    Kind::Histogram,
+    DEVICE_KIND,
+    "The part of successful MR registrations that pinned pages; the rest of the registration is the NIC's.",
+);
+pub static DEREGISTRATION_SECONDS: Metric = metric(
+    "mrscope_mr_deregistration_duration_seconds",
+    Kind::Histogram,
+    DEVICE_KIND,
+    "Time that successful MR deregistrations took in the kernel, at the end of a process too.",
+);
+pub static REGISTRATION_SIZE: Metric = metric(
+    "mrscope_mr_registration_size_bytes",
+    Kind::Histogram,
+    DEVICE_KIND,
+    "Lengths that successful MR registrations asked for.",
+);
+pub static REGISTERED_BYTES: Metric = metric(
+    "mrscope_mr_registered_bytes_total",
+    Kind::Counter,
+    DEVICE_KIND,
+    "Bytes registered since mrscope started; a rate far above the bytes held is churn.",
+);
+pub static ACTIVE: Metric = metric(
+    "mrscope_mr_active",
+    Kind::Gauge,
+    DEVICE_KIND,
+    "MRs registered since mrscope started and not deregistered.",
+);
+pub static ACTIVE_BYTES: Metric = metric(
+    "mrscope_mr_active_bytes",
+    Kind::Gauge,
+    DEVICE_KIND,
+    "Lengths of the active MRs as they were asked for.",
+);
+pub static IN_FLIGHT: Metric = metric(
+    "mrscope_mr_registrations_inflight",
+    Kind::Gauge,
+    &["device"],
+    "Registrations that have begun and not ended; device is unknown until they pin.",
+);
+pub static IN_FLIGHT_OLDEST: Metric = metric(
+    "mrscope_mr_registration_inflight_oldest_seconds",
+    Kind::Gauge,
+    &["device"],
+    "Age of the oldest registration in flight: a value that grows is a registration that hangs.",
+);
+pub static FAILURES: Metric = metric(
+    "mrscope_mr_registration_failures_total",
+    Kind::Counter,
+    &["device", "errno", "cause"],
+    "Registrations that the kernel refused or could not do; errors of libibverbs before the system call are not seen.",
+);
+pub static PINNED_BYTES: Metric = metric(
+    "mrscope_umem_pinned_bytes",
+    Kind::Gauge,
+    &["device", "use"],
+    "Whole pages of user memory pinned through this device since mrscope started; one buffer on several devices counts on each.",
+);
+
+pub static PROCESS_REGISTRATION_SECONDS: Metric = Metric {
+    name: "mrscope_process_mr_registration_duration_seconds",
+    kind: Kind::Histogram,
+    labels: PROCESS,
+    help: "Time that a process spent in successful MR registrations; a steady rate means memory is registered on the hot path.",
+    fold: Fold::Sum,
+};
+pub static PROCESS_ACTIVE: Metric = Metric {
+    name: "mrscope_process_mr_active",
+    kind: Kind::Gauge,
+    labels: PROCESS,
+    help: "MRs that a process registered since mrscope started and that live, whoever holds them now.",
+    fold: Fold::Sum,
+};
+pub static PROCESS_ACTIVE_BYTES: Metric = Metric {
+    name: "mrscope_process_mr_active_bytes",
+    kind: Kind::Gauge,
+    labels: PROCESS,
+    help: "Lengths of a process's active MRs as it asked for them.",
+    fold: Fold::Sum,
+};
+pub static PROCESS_LARGEST_BYTES: Metric = Metric {
+    name: "mrscope_process_mr_largest_bytes",
+    kind: Kind::Gauge,
+    labels: PROCESS,
+    help: "Largest MR that a process registered since it last held none.",
+    fold: Fold::Max,
+};
+pub static PROCESS_FAILURES: Metric = Metric {
+    name: "mrscope_process_mr_registration_failures_total",
+    kind: Kind::Counter,
+    labels: &["pid", "comm", "cause"],
+    help: "Registrations of a process that failed in the kernel, by cause.",
+    fold: Fold::Sum,
+};
+
+pub static TABLE: &[&Metric] = &[
+    &REGISTRATION_SECONDS,
+    &PIN_SECONDS,
+    &DEREGISTRATION_SECONDS,
+    &REGISTRATION_SIZE,
+    &REGISTERED_BYTES,
+    &ACTIVE,
+    &ACTIVE_BYTES,
+    &IN_FLIGHT,
+    &IN_FLIGHT_OLDEST,
+    &FAILURES,
+    &PINNED_BYTES,
+    &PROCESS_REGISTRATION_SECONDS,
+    &PROCESS_ACTIVE,
+    &PROCESS_ACTIVE_BYTES,
+    &PROCESS_LARGEST_BYTES,
+    &PROCESS_FAILURES,
+];

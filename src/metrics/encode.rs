@@ -1,0 +1,117 @@
+//! A page as text. The only file that names the prometheus crate.
+
+use prometheus::proto::{self, MetricType};
+use prometheus::{Encoder, TextEncoder};
+
+use super::catalogue::Kind;
+use super::page::{Family, Page, Sample, Value};
+
+/// What the text is, and in which version.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The encoder refused the page.
+#[derive(Debug, thiserror::Error)]
+#[error("the page can't be written as text: {0}")]
+pub struct EncodeError(#[from] prometheus::Error);
+
+/// The page in the text format 0.0.4.
+///
+/// # Errors
+/// The encoder refuses it: a defect of mrscope.
+pub fn text(page: &Page) -> Result<Vec<u8>, EncodeError> {
+    // The encoder fails as a whole on a metric without samples.
+    let families: Vec<_> =
+        page.families().iter().filter(|f| !f.samples.is_empty()).map(family).collect();
+    let mut text = Vec::with_capacity(64 << 10);
+    TextEncoder::new().encode(&families, &mut text)?;
+    Ok(text)
+}
+
+fn family(family: &Family) -> proto::MetricFamily {
+    let mut encoded = proto::MetricFamily::default();
+    encoded.set_name(family.metric.name.to_owned());
+    encoded.set_help(family.metric.help.to_owned());
+    encoded.set_field_type(match family.metric.kind {
+        Kind::Counter => MetricType::COUNTER,
+        Kind::Gauge => MetricType::GAUGE,
+        Kind::Histogram => MetricType::HISTOGRAM,
+    });
+    let samples = family.samples.iter().map(|s| sample(family, s)).collect();
+    encoded.set_metric(samples);
+    encoded
+}
+
+fn sample(family: &Family, sample: &Sample) -> proto::Metric {
+    let mut encoded = proto::Metric::default();
+    encoded.set_label(labels(family, sample));
+    match &sample.value {
+        Value::Number(value) if family.metric.kind == Kind::Counter => {
+            let mut counter = proto::Counter::default();
+            counter.set_value(*value);
+            encoded.set_counter(counter);
+        }
+        Value::Number(value) => {
+            let mut gauge = proto::Gauge::default();
+            gauge.set_value(*value);
+            encoded.set_gauge(gauge);
+        }
+        Value::Histogram { buckets, count, sum } => {
+            let mut histogram = proto::Histogram::default();
+            histogram.set_sample_count(*count);
+            histogram.set_sample_sum(*sum);
+            histogram
+                .set_bucket(buckets.iter().map(|(bound, count)| bucket(*bound, *count)).collect());
+            encoded.set_histogram(histogram);
+        }
+    }
+    encoded
+}
+
+/// The encoder takes labels as they come, and they must be sorted by name.
+fn labels(family: &Family, sample: &Sample) -> Vec<proto::LabelPair> {
+    let mut pairs: Vec<_> = family
+        .metric
+        .labels
+        .iter()
+        .zip(&sample.labels)
+        .map(|(name, value)| {
+            let mut pair = proto::LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value(value.clone());
+            pair
+        })
+        .collect();
+    pairs.sort_by(|a, b| a.name().cmp(b.name()));
+    pairs
+}
+
+fn bucket(bound: f64, count: u64) -> proto::Bucket {
+    let mut bucket = proto::Bucket::default();
+    bucket.set_upper_bound(bound);
+    bucket.set_cumulative_count(count);
+    bucket
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::catalogue::mr;
+    use super::*;
+
+    #[test]
+    fn a_page_is_text_with_escaped_labels_and_a_last_bucket() {
+        let mut page = Page::new();
+        page.number(&mr::PROCESS_ACTIVE, &["7", "a\"b\nc\\d"], 3.0).unwrap();
+        page.histogram(&mr::PIN_SECONDS, &["rxe0", "host"], (vec![(0.5, 1)], 2), 1.25).unwrap();
+        let text = String::from_utf8(text(&page).unwrap()).unwrap();
+        assert!(text.contains("mrscope_process_mr_active{comm=\"a\\\"b\\nc\\\\d\",pid=\"7\"} 3\n"));
+        assert!(text.contains("# TYPE mrscope_mr_pin_duration_seconds histogram\n"));
+        let bucket = "mrscope_mr_pin_duration_seconds_bucket{device=\"rxe0\",kind=\"host\",le=";
+        assert!(text.contains(&format!("{bucket}\"0.5\"}} 1\n")));
+        assert!(text.contains(&format!("{bucket}\"+Inf\"}} 2\n")));
+        assert!(
+            text.contains(
+                "mrscope_mr_pin_duration_seconds_sum{device=\"rxe0\",kind=\"host\"} 1.25\n"
+            )
+        );
+    }
+}

@@ -1,0 +1,14 @@
+//! The nouns: what a snapshot of the kernel's maps says, in Rust's words.
+//! No I/O, no unsafe, no type of another crate.
+
+mod attach;
+mod histogram;
+mod process;
+mod snapshot;
+
+pub use attach::{Attach, HookState};
+pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
+pub use process::{Process, ProcessCounters, ProcessGauges, ProcessKey};
+pub use snapshot::{
+    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MapUse, MrKind, PinUse, Snapshot,
+};

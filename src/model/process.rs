@@ -1,0 +1,91 @@
+//! A process, what it did since its row began, and what it holds now.
+
+use super::snapshot::Cause;
+
+/// A pid with the start time of its leader: a reused pid is another key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessKey {
+    pub tgid: u32,
+    /// Nanoseconds of boot time at which the leader started.
+    pub start_ns: u64,
+}
+
+/// What a process did: only ever rises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProcessCounters {
+    pub registrations: u64,
+    pub registration_ns: u64,
+    pub registered_bytes: u64,
+    /// Registration times by [`super::PROCESS_BOUNDS_SECONDS`], and above.
+    pub slots: [u64; 7],
+    /// Failed registrations, by [`Cause::ALL`].
+    pub failures: [u64; Cause::ALL.len()],
+}
+
+impl ProcessCounters {
+    /// What came since `before`. A counter below its old value counts as no change.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        self.zip(before, u64::saturating_sub)
+    }
+
+    #[must_use]
+    pub fn plus(&self, more: &Self) -> Self {
+        self.zip(more, u64::saturating_add)
+    }
+
+    fn zip(&self, with: &Self, join: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            registrations: join(self.registrations, with.registrations),
+            registration_ns: join(self.registration_ns, with.registration_ns),
+            registered_bytes: join(self.registered_bytes, with.registered_bytes),
+            slots: std::array::from_fn(|i| join(self.slots[i], with.slots[i])),
+            failures: std::array::from_fn(|i| join(self.failures[i], with.failures[i])),
+        }
+    }
+
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.iter().sum()
+    }
+}
+
+/// What a process holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProcessGauges {
+    pub active: i64,
+    /// Lengths asked for.
+    pub active_bytes: i64,
+    /// Whole pages pinned for MRs.
+    pub mr_pinned_bytes: i64,
+    /// Whole pages pinned for queues and DevX buffers.
+    pub other_pinned_bytes: i64,
+    /// Largest MR registered since the process last held none.
+    pub largest_bytes: u64,
+}
+
+impl ProcessGauges {
+    /// The sum; of the largest MR the larger one.
+    #[must_use]
+    pub fn plus(&self, more: &Self) -> Self {
+        Self {
+            active: self.active + more.active,
+            active_bytes: self.active_bytes + more.active_bytes,
+            mr_pinned_bytes: self.mr_pinned_bytes + more.mr_pinned_bytes,
+            other_pinned_bytes: self.other_pinned_bytes + more.other_pinned_bytes,
+            largest_bytes: self.largest_bytes.max(more.largest_bytes),
+        }
+    }
+}
+
+/// A process's row in a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub key: ProcessKey,
+    pub comm: String,
+    pub cgroup_id: u64,
+    pub counters: ProcessCounters,
+    pub gauges: ProcessGauges,
+    /// Umems that still name this process, registered or about to be.
+    pub live_pins: i64,
+}

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Command lines in (verb key=value ...), one JSON line out for each. */
+#define _GNU_SOURCE
+#include "workload.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool reply_has_member;
+
+_Noreturn void die(const char *what)
+{
+	int error = errno;
+
+	fprintf(stderr, "workload: %s: %s (%s)\n", what, strerror(error),
+		strerrorname_np(error) ? strerrorname_np(error) : "?");
+	_exit(1);
+}
+
+/* Bytes beyond ASCII come out as their Latin-1 code points, so any bytes make valid JSON. */
+static void put_text(const char *text)
+{
+	putchar('"');
+	for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+		if (*at == '"' || *at == '\\')
+			printf("\\%c", *at);
+		else if (*at < 0x20 || *at >= 0x7f)
+			printf("\\u%04x", *at);
+		else
+			putchar(*at);
+	}
+	putchar('"');
+}
+
+static void put_key(const char *key)
+{
+	if (reply_has_member)
+		putchar(',');
+	reply_has_member = true;
+	put_text(key);
+	putchar(':');
+}
+
+void reply_open(const char *op)
+{
+	putchar('{');
+	reply_has_member = false;
+	reply_text("op", op);
+}
+
+void reply_number(const char *key, uint64_t value)
+{
+	put_key(key);
+	printf("%" PRIu64, value);
+}
+
+void reply_signed(const char *key, int64_t value)
+{
+	put_key(key);
+	printf("%" PRId64, value);
+}
+
+void reply_bool(const char *key, bool value)
+{
+	put_key(key);
+	fputs(value ? "true" : "false", stdout);
+}
+
+void reply_null(const char *key)
+{
+	put_key(key);
+	fputs("null", stdout);
+}
+
+void reply_text(const char *key, const char *value)
+{
+	put_key(key);
+	put_text(value);
+}
+
+void reply_errno(int error)
+{
+	const char *name = error ? strerrorname_np(error) : "";
+
+	reply_signed("errno", error);
+	reply_text("errno_name", name ? name : "?");
+}
+
+void reply_close(bool ok)
+{
+	reply_bool("ok", ok);
+	fputs("}\n", stdout);
+	if (fflush(stdout))
+		die("stdout");
+}
+
+void reply_error(const char *op, int error, const char *format, ...)
+{
+	char text[1024];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	reply_open(op);
+	reply_text("error", text);
+	reply_errno(error);
+	reply_close(false);
+}
+
+enum key_bits {
+	COUNT = 1 << 0,
+	SIZE = 1 << 1,
+	OFFSET = 1 << 2,
+	PAGES = 1 << 3,
+	TOUCH = 1 << 4,
+	ACCESS = 1 << 5,
+	THREADS = 1 << 6,
+	ROUNDS = 1 << 7,
+	SECONDS = 1 << 8,
+	MAPPERS = 1 << 9,
+	WARMUP = 1 << 10,
+	HOW = 1 << 11,
+	MEMLOCK = 1 << 12,
+	UID = 1 << 13,
+	FLAGS = 1 << 14,
+	COMM = 1 << 15,
+	VIA = 1 << 16,
+	BUFFER = SIZE | OFFSET | PAGES | ACCESS,
+};
+
+struct word {
+	const char *name; /* NULL ends a list */
+	uint64_t value;
+};
+
+static const struct word count_words[] = {{"all", UNBOUNDED}, {0}};
+static const struct word memlock_words[] = {{"unlimited", UNBOUNDED}, {0}};
+static const struct word pages_words[] = {
+    {"4k", PAGES_4K}, {"thp", PAGES_THP}, {"2m", PAGES_2M}, {"1g", PAGES_1G}, {0}};
+static const struct word how_words[] = {{"protnone", HOW_PROTNONE},
+					{"unmapped", HOW_UNMAPPED},
+					{"access", HOW_ACCESS},
+					{"hugepage", HOW_HUGEPAGE},
+					{0}};
+static const struct word access_words[] = {
+    {"local", IBV_ACCESS_LOCAL_WRITE},
+    {"remote", IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ},
+    {"remote_only", IBV_ACCESS_REMOTE_READ},
+    {"odp", IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND},
+    {0}};
+static const struct word flags_words[] = {{"access", IBV_REREG_MR_CHANGE_ACCESS},
+					  {"pd", IBV_REREG_MR_CHANGE_PD},
+					  {"translation", IBV_REREG_MR_CHANGE_TRANSLATION},
+					  {0}};
+
+static const struct word via_words[] = {{"library", VIA_LIBRARY}, {"kernel", VIA_KERNEL}, {0}};
+
+static const struct key {
+	const char *name;
+	unsigned int bit;
+	size_t at;		  /* offset in struct options */
+	uint64_t least, most;	  /* most 0: no numbers, only words */
+	const struct word *words; /* flags: several, joined by commas */
+	const char *expected;
+} keys[] = {
+    {"count", COUNT, offsetof(struct options, count), 1, 1 << 24, count_words,
+     "a number from 1 to 16M, or all for dereg"},
+    {"size", SIZE, offsetof(struct options, size), 1, 1ull << 44, NULL,
+     "a number from 1 to 16384G, with an optional suffix K, M or G"},
+    {"offset", OFFSET, offsetof(struct options, offset), 0, 1ull << 44, NULL,
+     "a number from 0 to 16384G, with an optional suffix K, M or G"},
+    {"pages", PAGES, offsetof(struct options, pages), 0, 0, pages_words, "4k, thp, 2m or 1g"},
+    {"touch", TOUCH, offsetof(struct options, touch), 0, 1, NULL, "0 or 1"},
+    {"access", ACCESS, offsetof(struct options, access), 0, 0, access_words,
+     "local, remote, remote_only or odp"},
+    {"threads", THREADS, offsetof(struct options, threads), 1, 4096, NULL,
+     "a number from 1 to 4096"},
+    {"rounds", ROUNDS, offsetof(struct options, rounds), 1, 1 << 30, NULL,
+     "a number from 1 to 1024M"},
+    {"seconds", SECONDS, offsetof(struct options, seconds), 1, 86400, NULL,
+     "a number from 1 to 86400"},
+    {"mappers", MAPPERS, offsetof(struct options, mappers), 0, 4096, NULL,
+     "a number from 0 to 4096"},
+    {"warmup", WARMUP, offsetof(struct options, warmup), 0, 1 << 30, NULL,
+     "a number from 0 to 1024M"},
+    {"how", HOW, offsetof(struct options, how), 0, 0, how_words,
+     "protnone, unmapped, access or hugepage"},
+    {"memlock", MEMLOCK, offsetof(struct options, memlock), 0, UINT64_MAX - 1, memlock_words,
+     "bytes, with an optional suffix K, M or G, or unlimited"},
+    {"uid", UID, offsetof(struct options, uid), 0, UINT32_MAX - 1, NULL, "a user id"},
+    {"flags", FLAGS, offsetof(struct options, flags), 0, 0, flags_words,
+     "access, pd or translation, several joined by commas"},
+    {"via", VIA, offsetof(struct options, via), 0, 0, via_words, "library or kernel"},
+    {"comm", COMM, offsetof(struct options, comm), 0, 0, NULL,
+     "a text without spaces; %XX stands for the byte with that hex code, 00 excepted"},
+};
+
+static void run_quit(const char *op, const struct options *options);
+static void run_abandon(const char *op, const struct options *options);
+
+static const struct verb {
+	const char *name;
+	void (*run)(const char *op, const struct options *options);
+	unsigned int allowed, required;
+} verbs[] = {
+    {"reg", run_reg, COUNT | BUFFER | TOUCH | THREADS, 0},
+    {"thread", run_thread, COUNT | BUFFER | TOUCH, 0},
+    {"dereg", run_dereg, COUNT, COUNT},
+    {"churn", run_churn, BUFFER | TOUCH | THREADS | ROUNDS | SECONDS | MAPPERS, 0},
+    {"pairs", run_pairs, BUFFER | ROUNDS | WARMUP, 0},
+    {"fail", run_fail, HOW | SIZE | COUNT, HOW},
+    {"rereg", run_rereg, FLAGS | VIA | BUFFER | TOUCH, FLAGS},
+    {"rlimit", run_rlimit, MEMLOCK, MEMLOCK},
+    {"setuid", run_setuid, UID, UID},
+    {"fork", run_fork, 0, 0},
+    {"name", run_name, COMM, COMM},
+    {"status", run_status, 0, 0},
+    {"quit", run_quit, 0, 0},
+    {"abandon", run_abandon, 0, 0},
+};
+
+static const struct options defaults = {
+    .count = 1,
+    .size = 1 << 20,
+    .pages = PAGES_4K,
+    .touch = 1,
+    .access = IBV_ACCESS_LOCAL_WRITE,
+    .threads = 1,
+    .rounds = 100,
+};
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+static bool parse_number(const char *text, uint64_t *value)
+{
+	static const char suffixes[] = "KMG";
+	unsigned int shift = 0;
+	char *end;
+
+	if (*text < '0' || *text > '9')
+		return false;
+	errno = 0;
+	*value = strtoull(text, &end, 10);
+	if (errno)
+		return false;
+	if (*end) {
+		const char *suffix = strchr(suffixes, *end);
+
+		if (!suffix || end[1])
+			return false;
+		shift = 10 * (unsigned int)(suffix - suffixes + 1);
+	}
+	if (*value > UINT64_MAX >> shift)
+		return false;
+	*value <<= shift;
+	return true;
+}
+
+static bool find_word(const struct word *words, const char *text, uint64_t *value)
+{
+	for (; words && words->name; words++) {
+		if (strcmp(words->name, text) == 0) {
+			*value = words->value;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool parse_flags(char *text, uint64_t *flags)
+{
+	uint64_t flag;
+	char *rest = text;
+
+	*flags = 0;
+	while (rest) {
+		if (!find_word(flags_words, strsep(&rest, ","), &flag))
+			return false;
+		*flags |= flag;
+	}
+	return true;
+}
+
+/* In place. */
+static bool decode_text(char *text)
+{
+	unsigned int byte;
+	char *to = text;
+	int used;
+
+	for (; *text; text++) {
+		if (*text != '%') {
+			*to++ = *text;
+			continue;
+		}
+		used = 0;
+		if (sscanf(text + 1, "%2x%n", &byte, &used) != 1 || used != 2 || !byte)
+			return false;
+		*to++ = (char)byte;
+		text += 2;
+	}
+	*to = '\0';
+	return true;
+}
+
+static bool parse_value(const struct key *key, char *text, struct options *options)
+{
+	uint64_t *value = (uint64_t *)((char *)options + key->at);
+
+	if (key->bit == COMM) {
+		options->comm = text;
+		return decode_text(text);
+	}
+	if (key->bit == FLAGS)
+		return parse_flags(text, value);
+	if (find_word(key->words, text, value))
+		return true;
+	return key->most && parse_number(text, value) && *value >= key->least &&
+	       *value <= key->most;
+}
+
+/* Names joined by ", ", those of keys in the mask or, with mask 0, those of all verbs. */
+static void list_names(char *text, size_t room, unsigned int mask)
+{
+	size_t count = mask ? LENGTH(keys) : LENGTH(verbs), used = 0;
+
+	text[0] = '\0';
+	for (size_t i = 0; i < count && used < room; i++) {
+		if (mask && !(keys[i].bit & mask))
+			continue;
+		used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "",
+					 mask ? keys[i].name : verbs[i].name);
+	}
+}
+
+static const struct key *find_key(const char *name)
+{
+	for (size_t i = 0; i < LENGTH(keys); i++)
+		if (strcmp(keys[i].name, name) == 0)
+			return &keys[i];
+	return NULL;
+}
+
+/* Fills in options; on a mistake replies what was expected and returns false. */
+static bool parse_keys(const struct verb *verb, char *rest, struct options *options)
+{
+	unsigned int given = 0;
+	char names[256];
+
+	for (char *word; (word = strsep(&rest, " \t"));) {
+		char *value = strchr(word, '=');
+		const struct key *key;
+
+		if (!*word)
+			continue;
+		if (value)
+			*value++ = '\0';
+		key = find_key(word);
+		list_names(names, sizeof(names), verb->allowed);
+		if (!key || !(key->bit & verb->allowed)) {
+			reply_error(verb->name, 0, "unknown key %.80s: expected %s", word,
+				    verb->allowed ? names : "none");
+			return false;
+		}
+		if (given & key->bit) {
+			reply_error(verb->name, 0, "%s: expected only once", key->name);
+			return false;
+		}
+		given |= key->bit;
+		if (!value || !*value || !parse_value(key, value, options) ||
+		    (key->bit == COUNT && options->count == UNBOUNDED && verb->run != run_dereg)) {
+			reply_error(verb->name, 0, "%s=%.80s: expected %s", key->name,
+				    value ? value : "", key->expected);
+			return false;
+		}
+	}
+	if (verb->required & ~given) {
+		list_names(names, sizeof(names), verb->required & ~given);
+		reply_error(verb->name, 0, "expected %s", names);
+		return false;
+	}
+	options->rounds_given = given & ROUNDS;
+	options->seconds_given = given & SECONDS;
+	options->size_given = given & SIZE;
+	return true;
+}
+
+static void run_line(char *line)
+{
+	struct options options = defaults;
+	const char *word;
+	char names[256];
+
+	line[strcspn(line, "\r\n")] = '\0';
+	line += strspn(line, " \t");
+	if (!*line)
+		return;
+	word = strsep(&line, " \t");
+	for (size_t i = 0; i < LENGTH(verbs); i++) {
+		if (strcmp(verbs[i].name, word) != 0)
+			continue;
+		if (parse_keys(&verbs[i], line, &options))
+			verbs[i].run(verbs[i].name, &options);
+		return;
+	}
+	list_names(names, sizeof(names), 0);
+	reply_error(word, 0, "unknown command: expected %s", names);
+}
+
+static _Noreturn void finish(const char *op)
+{
+	int error = mr_close();
+
+	if (op) {
+		reply_open(op);
+		reply_errno(error);
+		reply_close(!error);
+	} else if (error) {
+		errno = error;
+		die("deregistration at the end");
+	}
+	exit(error ? 1 : 0);
+}
+
+static void run_quit(const char *op, const struct options *options)
+{
+	(void)options;
+	finish(op);
+}
+
+static void run_abandon(const char *op, const struct options *options)
+{
+	(void)options;
+	reply_open(op);
+	reply_held();
+	reply_close(true);
+	_exit(0);
+}
+
+int main(int argc, char **argv)
+{
+	const char *device = "rxe0";
+	struct self_status self;
+	char *line = NULL;
+	size_t room = 0;
+
+	if (argc == 3 && strcmp(argv[1], "--device") == 0) {
+		device = argv[2];
+	} else if (argc != 1) {
+		fputs("usage: workload [--device NAME]\n", stderr);
+		return 2;
+	}
+	/* A reader that went away shows as an error of stdout. */
+	signal(SIGPIPE, SIG_IGN);
+	mr_open(device);
+	self = read_self();
+	reply_open("ready");
+	reply_number("pid", (uint64_t)getpid());
+	reply_text("device", device);
+	reply_number("uid", geteuid());
+	reply_bool("cap_ipc_lock", self.cap_ipc_lock);
+	reply_number("vmpin", self.vmpin);
+	reply_close(true);
+	errno = 0;
+	while (getline(&line, &room, stdin) >= 0) {
+		run_line(line);
+		errno = 0;
+	}
+	if (ferror(stdin))
+		die("stdin");
+	free(line);
+	finish(NULL);
+}
