@@ -72,7 +72,10 @@ static __noinline int pin_enter(__u64 device, __u64 address, __u64 length, __u32
 	call->pin_depth++;
 	if (call->pin_depth > 1) /* one function of the ladder calls another: one pin */
 		return 0;
-	call->device = device_id(device);
+	/* Read back from a map, the typed pointer of a trampoline is the number that is wanted. */
+	call->device = device;
+	barrier();
+	call->device = device_id(call->device);
 	call->address = address;
 	call->length_bytes = length;
 	call->kind = kind;

@@ -1,0 +1,184 @@
+//! The cases, and how they are run in the guest.
+
+mod churn;
+mod exact;
+mod failure;
+mod holders;
+mod lifecycle;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use crate::exporter::Exporter;
+
+pub type Outcome = Result<(), String>;
+
+/// What a case has: the kernel, the way of attaching, and the mrscope that all cases of it share.
+pub struct Lab<'a> {
+    pub mode: Mode,
+    pub exporter: &'a Exporter,
+}
+
+/// How mrscope watches functions of modules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Auto,
+    Fentry,
+}
+
+impl Mode {
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Auto => &[],
+            Self::Fentry => &["--ebpf.attach", "fentry"],
+        }
+    }
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Auto => "kprobe",
+            Self::Fentry => "fentry",
+        }
+    }
+}
+
+/// Kernels whose modules carry no BTF have no trampolines on their functions: 5.10.
+fn modes(kernel: &str) -> &'static [Mode] {
+    if kernel == "5.10" { &[Mode::Auto] } else { &[Mode::Auto, Mode::Fentry] }
+}
+
+type Case = (&'static str, fn(&Lab<'_>) -> Outcome);
+
+/// Run with a shared mrscope, in each mode; figures are compared as differences.
+const SHARED: &[Case] = &[
+    ("every_hook_is_attached_as_planned", lifecycle::every_hook_is_attached_as_planned),
+    (
+        "registrations_move_figures_exactly_and_back",
+        exact::registrations_move_figures_exactly_and_back,
+    ),
+    (
+        "a_registering_thread_that_is_gone_changes_nothing",
+        exact::a_registering_thread_that_is_gone_changes_nothing,
+    ),
+    ("a_failing_pin_is_a_failure_and_no_mr", failure::a_failing_pin_is_a_failure_and_no_mr),
+    ("memlock_stops_another_uid", failure::memlock_stops_another_uid),
+    ("refused_flags_never_reach_the_pin", failure::refused_flags_never_reach_the_pin),
+    ("kill_9_of_a_holder_leaves_zero", holders::kill_9_of_a_holder_leaves_zero),
+    (
+        "mrs_outlive_a_parent_whose_child_keeps_the_fd",
+        holders::mrs_outlive_a_parent_whose_child_keeps_the_fd,
+    ),
+    (
+        "pins_outside_a_registration_are_queue_buffers",
+        holders::pins_outside_a_registration_are_queue_buffers,
+    ),
+    ("pingpong_has_its_one_mr", holders::pingpong_has_its_one_mr),
+    (
+        "a_hundred_thousand_registrations_are_all_counted",
+        churn::a_hundred_thousand_registrations_are_all_counted,
+    ),
+    (
+        "processes_beyond_the_limit_are_counted_together",
+        holders::processes_beyond_the_limit_are_counted_together,
+    ),
+    (
+        "the_page_of_a_loaded_guest_satisfies_promtool",
+        lifecycle::the_page_of_a_loaded_guest_satisfies_promtool,
+    ),
+    ("every_device_has_its_name", lifecycle::every_device_has_its_name),
+];
+
+type OwnCase = (&'static str, fn(Mode) -> Outcome);
+
+/// Run without any other mrscope: each starts its own.
+const OWN: &[OwnCase] = &[
+    (
+        "mrs_from_before_the_start_never_count_below_zero",
+        holders::mrs_from_before_the_start_never_count_below_zero,
+    ),
+    ("two_mrscopes_count_the_same", lifecycle::two_mrscopes_count_the_same),
+    (
+        "a_stop_leaves_no_probe_and_a_kill_s_are_cleared",
+        lifecycle::a_stop_leaves_no_probe_and_a_kill_s_are_cleared,
+    ),
+    (
+        "missed_returns_are_counted_and_explain_the_difference",
+        churn::missed_returns_are_counted_and_explain_the_difference,
+    ),
+];
+
+/// Runs all cases whose name has `filter` in it.
+pub fn run(kernel: &str, filter: Option<&str>) -> ExitCode {
+    let wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter));
+    let mut tally = Tally::default();
+    for mode in modes(kernel) {
+        let shared: Vec<_> = SHARED.iter().filter(|(name, _)| wanted(name)).collect();
+        if !shared.is_empty() {
+            match Exporter::start(mode.flags()) {
+                Ok(exporter) => {
+                    let lab = Lab { mode: *mode, exporter: &exporter };
+                    for (name, case) in shared {
+                        tally.take(kernel, *mode, name, || case(&lab));
+                    }
+                }
+                Err(error) => tally.take(kernel, *mode, "mrscope_starts", || Err(error)),
+            }
+        }
+        for (name, case) in OWN.iter().filter(|(name, _)| wanted(name)) {
+            tally.take(kernel, *mode, name, || case(*mode));
+        }
+    }
+    println!("guest: {} passed, {} failed", tally.passed, tally.failed);
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[derive(Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+}
+
+impl Tally {
+    fn take(&mut self, kernel: &str, mode: Mode, name: &str, case: impl FnOnce() -> Outcome) {
+        let outcome = catch_unwind(AssertUnwindSafe(case))
+            .unwrap_or_else(|_| Err("the case itself panicked".to_owned()));
+        match outcome {
+            Ok(()) => {
+                self.passed += 1;
+                println!("test {kernel} {} {name} ... ok", mode.label());
+            }
+            Err(error) => {
+                self.failed += 1;
+                println!("test {kernel} {} {name} ... FAILED\n    {error}", mode.label());
+            }
+        }
+    }
+}
+
+/// Fails with both values unless they are equal.
+pub fn equal(what: &str, seen: f64, expected: f64) -> Outcome {
+    if seen == expected {
+        Ok(())
+    } else {
+        Err(format!("{what}: mrscope says {seen}, expected {expected}"))
+    }
+}
+
+pub const ACTIVE: &str = "mrscope_mr_active{device=\"rxe0\",kind=\"host\"}";
+pub const ACTIVE_BYTES: &str = "mrscope_mr_active_bytes{device=\"rxe0\",kind=\"host\"}";
+pub const PINNED_MR: &str = "mrscope_umem_pinned_bytes{device=\"rxe0\",use=\"mr\"}";
+pub const PINNED_QUEUE: &str = "mrscope_umem_pinned_bytes{device=\"rxe0\",use=\"queue\"}";
+pub const REGISTRATIONS: &str =
+    "mrscope_mr_registration_duration_seconds_count{device=\"rxe0\",kind=\"host\"}";
+pub const REGISTRATION_SECONDS: &str =
+    "mrscope_mr_registration_duration_seconds_sum{device=\"rxe0\",kind=\"host\"}";
+pub const PIN_SECONDS: &str = "mrscope_mr_pin_duration_seconds_sum{device=\"rxe0\",kind=\"host\"}";
+pub const DEREGISTRATIONS: &str =
+    "mrscope_mr_deregistration_duration_seconds_count{device=\"rxe0\",kind=\"host\"}";
+pub const DEREGISTRATION_SECONDS: &str =
+    "mrscope_mr_deregistration_duration_seconds_sum{device=\"rxe0\",kind=\"host\"}";
+
+/// A series of one process of the workload's usual name.
+pub fn of_process(metric: &str, pid: u32) -> String {
+    format!("mrscope_process_mr_{metric}{{comm=\"workload\",pid=\"{pid}\"}}")
+}

@@ -1,0 +1,106 @@
+//! How mrscope comes, stands and goes.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::cases::*;
+use crate::exporter::Exporter;
+use crate::page::get;
+use crate::workload::Workload;
+
+pub fn every_hook_is_attached_as_planned(lab: &Lab<'_>) -> Outcome {
+    let page = lab.exporter.page()?;
+    for program in ["verbs_ioctl", "verbs_reg_mr", "verbs_dereg_mr", "umem_get", "umem_release"] {
+        let labels = format!("attach=\"{}\",program=\"{program}\"", lab.mode.label());
+        equal(program, page.or_zero(&format!("mrscope_program_attached{{{labels}}}")), 1.0)?;
+    }
+    let state = "mrscope_collector_state{collector=\"mr\",state=\"ok\"}";
+    equal("state", page.or_zero(state), 1.0)
+}
+
+/// Series of another device, or of none, would be registrations told of the wrong NIC.
+pub fn every_device_has_its_name(lab: &Lab<'_>) -> Outcome {
+    let page = lab.exporter.page()?;
+    let strangers: Vec<_> = page
+        .starting("mrscope_")
+        .map(|(series, _)| series)
+        .filter(|series| series.contains("device=\"") && !series.contains("device=\"rxe0\""))
+        // Without the BTF of modules nothing tells the device of a call that never pinned.
+        .filter(|series| !series.contains("cause=\"refused\""))
+        .collect();
+    if strangers.is_empty() { Ok(()) } else { Err(format!("{strangers:?}")) }
+}
+
+pub fn the_page_of_a_loaded_guest_satisfies_promtool(lab: &Lab<'_>) -> Outcome {
+    let mut workload = Workload::start()?;
+    workload.ask("reg count=20 size=10000")?;
+    workload.ask("fail how=protnone count=2")?;
+    let page = lab.exporter.page()?;
+    workload.end()?;
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("promtool: {error}"))?;
+    let mut input = promtool.stdin.take().ok_or("no stdin")?;
+    input.write_all(page.text.as_bytes()).map_err(|error| error.to_string())?;
+    drop(input);
+    let output = promtool.wait_with_output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+pub fn two_mrscopes_count_the_same(mode: Mode) -> Outcome {
+    let first = Exporter::start(mode.flags())?;
+    let second = Exporter::start(mode.flags())?;
+    let mut workload = Workload::start()?;
+    workload.ask("reg count=7 size=12345")?;
+    for exporter in [&first, &second] {
+        let page = exporter.page()?;
+        equal("mr_active", page.or_zero(ACTIVE), 7.0)?;
+        equal("mr_active_bytes", page.or_zero(ACTIVE_BYTES), 7.0 * 12345.0)?;
+        equal("registrations", page.or_zero(REGISTRATIONS), 7.0)?;
+    }
+    // One that goes takes nothing of the other's along.
+    second.stop()?;
+    workload.ask("reg count=1 size=4096")?;
+    equal("after the other's end", first.page()?.or_zero(ACTIVE), 8.0)?;
+    workload.end()?;
+    first.stop().map(|_| ())
+}
+
+fn probes() -> Result<String, String> {
+    std::fs::read_to_string("/sys/kernel/tracing/kprobe_events").map_err(|e| e.to_string())
+}
+
+pub fn a_stop_leaves_no_probe_and_a_kill_s_are_cleared(mode: Mode) -> Outcome {
+    let exporter = Exporter::start(mode.flags())?;
+    equal("healthy", f64::from(get(exporter.port, "/-/healthy")?.0), 200.0)?;
+    let status = exporter.stop()?;
+    if !status.success() {
+        return Err(format!("after TERM mrscope ended with {status}"));
+    }
+    let left = probes()?;
+    if left.contains("mrscope_") {
+        return Err(format!("left after a stop: {left}"));
+    }
+
+    // The pid tells whose they are: one that is alive keeps its probes.
+    let killed = Exporter::start(&[])?;
+    let pid = killed.pid();
+    killed.kill()?;
+    if !probes()?.contains(&format!("mrscope_{pid}_")) {
+        return Err("a kill left no probe: the case proves nothing".to_owned());
+    }
+    let next = Exporter::start(mode.flags())?;
+    let left = probes()?;
+    if left.contains(&format!("mrscope_{pid}_")) {
+        return Err(format!("the next start left: {left}"));
+    }
+    next.stop().map(|_| ())
+}

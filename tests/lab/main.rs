@@ -1,0 +1,114 @@
+//! The lab: truth tests in a guest with software RDMA, on each kernel of the list.
+//!
+//! Run on the host, this boots one guest per kernel and runs itself in it; run there, it goes
+//! through the cases. Every figure is compared with one that mrscope had no part in.
+
+mod cases;
+mod exporter;
+mod page;
+mod workload;
+
+use std::process::{Command, ExitCode, Stdio};
+
+/// Kernels that are booted unless LAB_KERNELS names others.
+const KERNELS: &str = "6.1 5.10";
+/// A guest that takes longer hangs.
+const GUEST_SECONDS: &str = "900";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "--in-guest") {
+        let kernel = arguments.get(1).map_or("", String::as_str);
+        return cases::run(kernel, arguments.get(2).map(String::as_str));
+    }
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
+    boot_all(filter.map(String::as_str))
+}
+
+/// Boots each kernel, adds up what its cases said, and closes with the sum.
+fn boot_all(filter: Option<&str>) -> ExitCode {
+    let kernels = std::env::var("LAB_KERNELS").unwrap_or_else(|_| KERNELS.to_owned());
+    let (mut passed, mut failed) = (0, 0);
+    for kernel in kernels.split_whitespace() {
+        match boot(kernel, filter) {
+            Ok((good, bad)) => {
+                passed += good;
+                failed += bad;
+            }
+            Err(error) => {
+                println!("lab {kernel}: {error}");
+                failed += 1;
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn boot(kernel: &str, filter: Option<&str>) -> Result<(u32, u32), String> {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let module = tool(&["tests/lab/module.sh", kernel])?;
+    build_c_programs()?;
+    let myself = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("tests/lab/guest.sh")
+        .current_dir(root)
+        .args(["--kernel", kernel, "--timeout", GUEST_SECONDS])
+        .args(["--append", "hugepages=192"])
+        .args(["--env", &format!("LAB_MODULE={}", module.trim())])
+        .arg("--")
+        .arg(&myself)
+        .args(["--in-guest", kernel])
+        .args(filter)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("guest.sh: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    let closing = text.lines().rev().find_map(closing_line);
+    match (closing, output.status.code()) {
+        (Some((passed, failed)), Some(0 | 1)) => Ok((passed, failed)),
+        (Some((passed, failed)), Some(126)) => {
+            println!("lab {kernel}: the kernel logged a warning");
+            Ok((passed, failed + 1))
+        }
+        (_, status) => Err(format!("the guest ended with status {status:?} before its cases did")),
+    }
+}
+
+fn closing_line(line: &str) -> Option<(u32, u32)> {
+    let mut words = line.strip_prefix("guest: ")?.split_whitespace();
+    let passed = words.next()?.parse().ok()?;
+    let failed = words.nth(1)?.parse().ok()?;
+    Some((passed, failed))
+}
+
+fn tool(words: &[&str]) -> Result<String, String> {
+    let output = Command::new(words[0])
+        .args(&words[1..])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("{}: {error}", words[0]))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{words:?} ended with {}", output.status))
+    }
+}
+
+/// The workload and the maker of queue pins: C, so that they share nothing with what they judge.
+fn build_c_programs() -> Result<(), String> {
+    tool(&["mkdir", "-p", "target/lab"])?;
+    let flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"];
+    let workload = [
+        "tests/lab/workload.c",
+        "tests/lab/workload_mr.c",
+        "tests/lab/workload_churn.c",
+        "tests/lab/workload_os.c",
+    ];
+    let tail = ["-libverbs", "-lpthread", "-o", "target/lab/workload"];
+    tool(&[&["gcc"], &flags[..], &workload[..], &tail[..]].concat())?;
+    let pinner = ["tests/lab/queue_pin.c", "-o", "target/lab/queue_pin"];
+    tool(&[&["gcc"], &flags[..], &pinner[..]].concat())?;
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! The C programs that register and pin memory, and the kernel's own word on what they hold.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+
+/// A running program that answers each line with a line of JSON.
+pub struct Workload {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    pub pid: u32,
+}
+
+impl Workload {
+    /// `target/lab/workload`, ready for commands.
+    pub fn start() -> Result<Self, String> {
+        Self::spawn(&["target/lab/workload", "--device", "rxe0"]).map(|(started, _)| started)
+    }
+
+    /// Starts a program and takes its first line.
+    pub fn spawn(words: &[&str]) -> Result<(Self, Value), String> {
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{}: {error}", words[0]))?;
+        let input = child.stdin.take();
+        let output = child.stdout.take().ok_or("no stdout")?;
+        let pid = child.id();
+        let mut started = Self { child, input, output: BufReader::new(output), pid };
+        let first = started.answer("its first line")?;
+        Ok((started, first))
+    }
+
+    /// Sends a command; its reply says ok.
+    pub fn ask(&mut self, command: &str) -> Result<Value, String> {
+        let input = self.input.as_mut().ok_or("its input is closed")?;
+        writeln!(input, "{command}").and_then(|()| input.flush()).map_err(|e| e.to_string())?;
+        let reply = self.answer(command)?;
+        if reply["ok"] == Value::Bool(false) {
+            return Err(format!("{command}: {reply}"));
+        }
+        Ok(reply)
+    }
+
+    fn answer(&mut self, to: &str) -> Result<Value, String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line).map_err(|error| error.to_string())?;
+        serde_json::from_str(&line).map_err(|error| format!("{to}: {error}: {line:?}"))
+    }
+
+    /// Closes its input and waits for its end.
+    pub fn end(mut self) -> Result<(), String> {
+        drop(self.input.take());
+        self.child.wait().map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// kill -9, and the wait for its end.
+    pub fn kill(mut self) -> Result<(), String> {
+        self.child.kill().and_then(|()| self.child.wait()).map(|_| ()).map_err(|e| e.to_string())
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        // A case that failed leaves none behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A number of a reply.
+pub fn number(reply: &Value, key: &str) -> Result<f64, String> {
+    reply[key].as_f64().ok_or_else(|| format!("no number {key} in {reply}"))
+}
+
+/// VmPin of a process in bytes, by /proc.
+pub fn vm_pin(pid: u32) -> Result<f64, String> {
+    let status =
+        std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|e| e.to_string())?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+    let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    kilobytes.map(|kb| kb * 1024.0).ok_or_else(|| format!("no VmPin of {pid}"))
+}
+
+/// Count and total length of rxe0's MRs, by RDMA netlink.
+pub fn kernel_mrs() -> Result<(f64, f64), String> {
+    let output = Command::new("rdma")
+        .args(["-j", "resource", "show", "mr", "link", "rxe0/1"])
+        .output()
+        .and_then(|output| match output.stdout.is_empty() {
+            // Older iproute2 filters MRs by device alone.
+            true => Command::new("rdma").args(["-j", "resource", "show", "mr"]).output(),
+            false => Ok(output),
+        })
+        .map_err(|error| format!("rdma: {error}"))?;
+    let rows: Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("rdma: {e}"))?;
+    let rows = rows.as_array().ok_or("rdma: no list")?;
+    let lengths: f64 = rows.iter().filter_map(|row| row["mrlen"].as_f64()).sum();
+    Ok((rows.len() as f64, lengths))
+}
