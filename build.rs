@@ -35,8 +35,7 @@ fn compile(stem: &str, out: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn records(out: &Path) -> Result<(), Box<dyn Error>> {
-    let includes: String =
-        STEMS.iter().map(|stem| format!("#include \"bpf/{stem}.h\"\n")).collect();
+    let includes = STEMS.map(|stem| format!("#include \"bpf/{stem}.h\"\n")).concat();
     bindgen::Builder::default()
         .header_contents("records.h", &includes)
         .clang_arg("-I.")

@@ -72,8 +72,8 @@ static __always_inline struct process_key current_process(void)
 {
 	struct task_struct *leader = BPF_CORE_READ(current_task(), group_leader);
 	struct process_key key = {
-		.start_boottime_ns = BPF_CORE_READ(leader, start_boottime),
-		.tgid = bpf_get_current_pid_tgid() >> 32,
+	    .start_boottime_ns = BPF_CORE_READ(leader, start_boottime),
+	    .tgid = bpf_get_current_pid_tgid() >> 32,
 	};
 
 	return key;

@@ -130,12 +130,12 @@ static __always_inline void pin_made(struct call *call, __u64 umem)
 	struct process_key owner = current_process();
 	struct process *process = enter_process(&owner);
 	struct pin pin = {
-		.device = call->device,
-		.born_ns = call->start_ns,
-		.length_bytes = call->length_bytes,
-		.kind = call->kind,
-		.use = USE_QUEUE,
-		.committed = call->verb == VERB_NONE,
+	    .device = call->device,
+	    .born_ns = call->start_ns,
+	    .length_bytes = call->length_bytes,
+	    .kind = call->kind,
+	    .use = USE_QUEUE,
+	    .committed = call->verb == VERB_NONE,
 	};
 
 	/* Without a row now, none may be lowered later. */

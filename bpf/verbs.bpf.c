@@ -27,10 +27,10 @@ static __noinline int call_enter(__u64 object, __u32 verb, __u32 kind)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
 	struct call call = {
-		.start_ns = bpf_ktime_get_ns(),
-		.object = object,
-		.verb = verb,
-		.kind = kind,
+	    .start_ns = bpf_ktime_get_ns(),
+	    .object = object,
+	    .verb = verb,
+	    .kind = kind,
 	};
 
 	/* Inside another call it belongs to that call: a failed registration's or rereg's dereg. */

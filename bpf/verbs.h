@@ -49,7 +49,8 @@ struct failure_key {
 
 /* One row, written by user space before the programs are attached and when it has learned more. */
 struct settings {
-	__u64 counting_since_ns; /* 0 until every probe is attached; what began earlier is not ours */
+	__u64
+	    counting_since_ns; /* 0 until every probe is attached; what began earlier is not ours */
 	__u32 page_bytes;
 	__u32 device_name_offset;    /* in ib_device; OFFSET_UNKNOWN where no BTF tells */
 	__u32 attrs_context_offset;  /* in uverbs_attr_bundle */

@@ -1,8 +1,14 @@
 //! The C records of bpf/*.h as Rust types, made by the build; and bytes of the kernel as records.
 
-#![allow(non_camel_case_types, non_upper_case_globals, dead_code, clippy::pedantic, unsafe_code)]
+#![allow(unsafe_code)]
 
-include!(concat!(env!("OUT_DIR"), "/records.rs"));
+#[allow(non_camel_case_types, non_upper_case_globals, dead_code, clippy::all, clippy::pedantic)]
+#[allow(clippy::undocumented_unsafe_blocks)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/records.rs"));
+}
+
+pub use generated::*;
 
 /// A record of plain integers: any bytes of its size are a value of it.
 ///

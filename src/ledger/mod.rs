@@ -18,7 +18,7 @@ pub struct LedgerOptions {
 
 impl Default for LedgerOptions {
     fn default() -> Self {
-        Self { max_processes: 100, linger: Duration::from_secs(60) }
+        Self { max_processes: 100, linger: Duration::from_mins(1) }
     }
 }
 

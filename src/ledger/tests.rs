@@ -15,7 +15,7 @@ fn row(tgid: u32, start_ns: u64, registrations: u64, active: i64) -> Process {
 }
 
 fn ledger(max_processes: usize) -> Ledger {
-    Ledger::new(LedgerOptions { max_processes, linger: Duration::from_secs(60) })
+    Ledger::new(LedgerOptions { max_processes, linger: Duration::from_mins(1) })
 }
 
 fn at(seconds: u64) -> Duration {
@@ -105,32 +105,45 @@ proptest! {
         let mut rows: Vec<Process> = Vec::new();
         let (mut total, mut last_other) = (0, 0);
         let mut retired: u64 = 0;
-        let mut known: HashMap<u32, u64> = HashMap::new();
+        let mut known: HashMap<(u32, u64), u64> = HashMap::new();
+        // A pid's present life, and who of the living has ended: the dead do nothing more.
+        let mut lives = [1u64; 6];
+        let mut dead: HashSet<ProcessKey> = HashSet::new();
         for (second, (tgid, events, active, ends)) in steps.into_iter().enumerate() {
-            let now = at(second as u64);
-            let key = ProcessKey { tgid, start_ns: 1 };
+            let now = at(second as u64 * 7);
+            let key = ProcessKey { tgid, start_ns: lives[tgid as usize] };
+            let events = if dead.contains(&key) { 0 } else { events };
             match rows.iter_mut().find(|row| row.key == key) {
                 Some(row) => {
                     row.counters.registrations += events;
                     row.gauges.active = active;
                     row.live_pins = active;
                 }
-                None => rows.push(row(tgid, 1, events, active)),
+                None => rows.push(row(tgid, key.start_ns, events, active)),
+            }
+            if ends {
+                dead.insert(key);
             }
             total += events;
-            let gone: HashSet<_> = ends.then_some(key).into_iter().collect();
-            let freed = ledger.advance(&rows, &gone, now);
+            let freed = ledger.advance(&rows, &dead, now);
+            for key in &freed {
+                lives[key.tgid as usize] += 1;
+            }
             rows.retain(|row| !freed.contains(&row.key));
             let (shown, others) = ledger.view();
             prop_assert!(others.counters.registrations >= last_other);
             last_other = others.counters.registrations;
-            // A series that vanished took its count with it: keep what it last showed.
-            let now_known: HashMap<u32, u64> =
-                shown.iter().map(|s| (s.tgid, s.counters.registrations)).collect();
-            for (tgid, count) in &known {
-                let current = now_known.get(tgid).copied();
-                if current.is_none_or(|current| current < *count) {
-                    retired += count;
+            // A series that vanished, or began anew for a reused pid, took its count along.
+            let now_known: HashMap<(u32, u64), u64> = ledger
+                .members
+                .iter()
+                .filter_map(|(key, member)| Some(((key.tgid, key.start_ns), member.series?)))
+                .map(|(key, counters)| (key, counters.registrations))
+                .collect();
+            for (key, count) in &known {
+                match now_known.get(key) {
+                    Some(current) => prop_assert!(current >= count),
+                    None => retired += count,
                 }
             }
             known = now_known;

@@ -103,16 +103,15 @@ impl Page {
                 expected: metric.labels.len(),
             });
         }
-        let position = match self.positions.get(metric.name) {
-            Some(position) => *position,
-            None => {
-                if find(metric.name) != Some(metric) {
-                    return Err(PageError::NotInCatalogue(metric.name));
-                }
-                self.families.push(Family { metric, samples: Vec::new() });
-                self.positions.insert(metric.name, self.families.len() - 1);
-                self.families.len() - 1
+        let position = if let Some(position) = self.positions.get(metric.name) {
+            *position
+        } else {
+            if find(metric.name) != Some(metric) {
+                return Err(PageError::NotInCatalogue(metric.name));
             }
+            self.families.push(Family { metric, samples: Vec::new() });
+            self.positions.insert(metric.name, self.families.len() - 1);
+            self.families.len() - 1
         };
         let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
         if !self.series.insert((position, labels.clone())) {

@@ -16,6 +16,8 @@ pub type Outcome = Result<(), String>;
 /// What a case has: the kernel, the way of attaching, and the mrscope that all cases of it share.
 pub struct Lab<'a> {
     pub mode: Mode,
+    /// The hook that sees host memory being pinned on this kernel.
+    pub pin_program: &'static str,
     pub exporter: &'a Exporter,
 }
 
@@ -45,6 +47,11 @@ impl Mode {
 /// Kernels whose modules carry no BTF have no trampolines on their functions: 5.10.
 fn modes(kernel: &str) -> &'static [Mode] {
     if kernel == "5.10" { &[Mode::Auto] } else { &[Mode::Auto, Mode::Fentry] }
+}
+
+/// ib_umem_get is gone from 7.2 on.
+fn pin_program(kernel: &str) -> &'static str {
+    if kernel.starts_with('7') { "umem_get_va" } else { "umem_get" }
 }
 
 type Case = (&'static str, fn(&Lab<'_>) -> Outcome);
@@ -116,7 +123,8 @@ pub fn run(kernel: &str, filter: Option<&str>) -> ExitCode {
         if !shared.is_empty() {
             match Exporter::start(mode.flags()) {
                 Ok(exporter) => {
-                    let lab = Lab { mode: *mode, exporter: &exporter };
+                    let pin_program = pin_program(kernel);
+                    let lab = Lab { mode: *mode, pin_program, exporter: &exporter };
                     for (name, case) in shared {
                         tally.take(kernel, *mode, name, || case(&lab));
                     }

@@ -10,7 +10,8 @@ use crate::workload::Workload;
 
 pub fn every_hook_is_attached_as_planned(lab: &Lab<'_>) -> Outcome {
     let page = lab.exporter.page()?;
-    for program in ["verbs_ioctl", "verbs_reg_mr", "verbs_dereg_mr", "umem_get", "umem_release"] {
+    let pin = lab.pin_program;
+    for program in ["verbs_ioctl", "verbs_reg_mr", "verbs_dereg_mr", pin, "umem_release"] {
         let labels = format!("attach=\"{}\",program=\"{program}\"", lab.mode.label());
         equal(program, page.or_zero(&format!("mrscope_program_attached{{{labels}}}")), 1.0)?;
     }

@@ -1,0 +1,170 @@
+//! The house rules that a compiler does not check: who may name whom, and how long a file may be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const MAX_LINES: usize = 500;
+
+/// Which rooms of src/ each room may import. main.rs joins them all.
+const MAY_IMPORT: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("cli", &["ebpf"]),
+    ("metrics", &["model"]),
+    ("ledger", &["model"]),
+    ("host", &["model"]),
+    ("ebpf", &["model", "host"]),
+    ("collector", &["model", "host", "ebpf", "ledger", "metrics"]),
+    ("serve", &["cli", "collector", "metrics"]),
+];
+
+/// Crates that one place alone may name.
+const ONLY_IN: &[(&str, &str)] = &[
+    ("libbpf_rs", "src/ebpf/"),
+    ("libbpf_sys", "src/ebpf/"),
+    ("prometheus::", "src/metrics/encode.rs"),
+    ("axum", "src/serve/"),
+    ("procfs", "src/host/"),
+    ("anyhow", "src/main.rs"),
+];
+
+/// Where unsafe code may be allowed.
+const UNSAFE_IN: &[&str] = &["src/ebpf/"];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Files that git tracks or would track, with their text.
+fn files(of: &[&str]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for place in of {
+        walk(&root().join(place), &mut found);
+    }
+    assert!(!found.is_empty(), "no files below {of:?}");
+    found
+        .into_iter()
+        .filter_map(|path| {
+            let text = fs::read_to_string(&path).ok()?;
+            let name = path.strip_prefix(root()).ok()?.to_string_lossy().into_owned();
+            Some((name, text))
+        })
+        .collect()
+}
+
+fn walk(path: &Path, found: &mut Vec<PathBuf>) {
+    if path.is_file() {
+        found.push(path.to_owned());
+    }
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        walk(&entry.path(), found);
+    }
+}
+
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.trim_start().starts_with("//"))
+}
+
+#[test]
+fn no_source_file_is_too_long() {
+    for (name, text) in files(&["src", "bpf", "tests", "scripts", "build.rs"]) {
+        let lines = text.lines().count();
+        assert!(lines <= MAX_LINES, "{name} has {lines} lines, at most {MAX_LINES} are allowed");
+    }
+}
+
+#[test]
+fn the_readme_is_short() {
+    let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();
+    assert!(lines <= 200, "README.md has {lines} lines");
+}
+
+#[test]
+fn rooms_import_only_what_they_may() {
+    for (name, text) in files(&["src"]) {
+        let inner = name.trim_start_matches("src/");
+        let room = inner.split('/').next().unwrap().trim_end_matches(".rs");
+        if matches!(room, "main" | "lib") {
+            continue;
+        }
+        let (_, allowed) = MAY_IMPORT
+            .iter()
+            .find(|(known, _)| *known == room)
+            .unwrap_or_else(|| panic!("{name}: the room {room} has no rule here"));
+        for line in code(&text) {
+            for (at, _) in line.match_indices("crate::") {
+                let rest = &line[at + "crate::".len()..];
+                let target: String =
+                    rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                assert!(
+                    target == room || allowed.contains(&target.as_str()),
+                    "{name}: {room} may not import {target}: {line}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_crate_is_named_only_where_it_belongs() {
+    for (name, text) in files(&["src"]) {
+        for (krate, place) in ONLY_IN {
+            let named = code(&text).any(|line| line.contains(krate) && !line.contains("crate::"));
+            assert!(!named || name.starts_with(place), "{name} names {krate}, which is {place}'s");
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stays_in_its_rooms() {
+    for (name, text) in files(&["src"]) {
+        if code(&text).any(|line| line.contains("allow(unsafe_code")) {
+            assert!(UNSAFE_IN.iter().any(|place| name.starts_with(place)), "{name} is unsafe");
+        }
+    }
+}
+
+/// `umem` is bpf/umem.h, bpf/umem.bpf.c and src/ebpf/umem.rs.
+#[test]
+fn a_stem_goes_through_all_rooms() {
+    let mut stems = 0;
+    for (name, _) in files(&["bpf"]) {
+        if let Some(stem) = name.strip_prefix("bpf/").and_then(|n| n.strip_suffix(".bpf.c")) {
+            stems += 1;
+            for twin in [format!("bpf/{stem}.h"), format!("src/ebpf/{stem}.rs")] {
+                assert!(root().join(&twin).exists(), "{name} has no {twin}");
+            }
+        }
+    }
+    assert!(stems > 0);
+}
+
+#[test]
+fn nothing_in_the_kernel_names_a_metric() {
+    for (name, text) in files(&["bpf"]) {
+        assert!(!text.contains("mrscope_"), "{name} names a metric");
+    }
+}
+
+#[test]
+fn a_collector_is_named_like_its_file() {
+    for (name, text) in files(&["src/collector"]) {
+        let Some(stem) = name.strip_prefix("src/collector/").and_then(|n| n.strip_suffix(".rs"))
+        else {
+            continue;
+        };
+        if text.contains("impl Collector for") {
+            let literal = format!("\"{stem}\"");
+            assert!(text.contains(&literal), "{name}: its collector is not called {stem}");
+        }
+    }
+}
+
+#[test]
+fn names_say_what_things_are() {
+    for (name, text) in files(&["src", "bpf"]) {
+        for vague in ["Manager", "Helper", "Util"] {
+            let named = code(&text).any(|line| line.contains(vague));
+            assert!(!named, "{name} has a {vague}");
+        }
+    }
+}

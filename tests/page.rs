@@ -1,0 +1,182 @@
+//! The whole page of a fixed snapshot, byte for byte, and what promtool thinks of it.
+//! `BLESS=1` writes the golden page anew.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use mrscope::collector::Engine;
+use mrscope::ebpf::{EventsError, KernelEvents};
+use mrscope::host::Host;
+use mrscope::ledger::LedgerOptions;
+use mrscope::model::{
+    Attach, Cause, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse, MrKind,
+    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot,
+};
+
+/// A kernel that always says the same.
+struct Recorded(Snapshot);
+
+impl KernelEvents for Recorded {
+    fn snapshot(&mut self) -> Result<Snapshot, EventsError> {
+        Ok(self.0.clone())
+    }
+
+    fn forget(&mut self, _: &[ProcessKey]) {}
+
+    fn hooks(&self) -> Vec<HookState> {
+        let hook = |hook, symbol, attach, reason: &str| HookState {
+            hook,
+            symbol,
+            attach,
+            reason: reason.to_owned(),
+        };
+        vec![
+            hook("verbs_reg_mr", "ib_uverbs_reg_mr", Attach::Kprobe, ""),
+            hook("umem_get", "ib_umem_get", Attach::Fentry, ""),
+            hook("umem_get_peer", "ib_umem_get_peer", Attach::None, "this kernel has none"),
+            hook("verbs_devx_umem_reg", "mlx5_devx", Attach::Pending, ""),
+        ]
+    }
+}
+
+fn device(name: &str, kind: MrKind) -> DeviceTotals {
+    let mut slots = vec![0; 28];
+    slots[3] = 2;
+    slots[27] = 1;
+    DeviceTotals {
+        device: name.to_owned(),
+        kind,
+        registration_ns: 1_500_000_000,
+        pin_ns: 500_000_000,
+        deregistration_ns: 250_000_000,
+        registered_bytes: 12_345_678,
+        registration_slots: slots.clone(),
+        pin_slots: slots.clone(),
+        deregistration_slots: vec![0; 28],
+        size_slots: slots,
+        active: 3,
+        active_bytes: 12_345_678,
+        pinned_bytes: [12_349_440, 8192, 0],
+    }
+}
+
+fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
+    Process {
+        key: ProcessKey { tgid, start_ns: 1 },
+        comm: comm.to_owned(),
+        cgroup_id: 1,
+        counters: ProcessCounters {
+            registrations,
+            registration_ns: registrations * 1_000_000,
+            registered_bytes: registrations * 4096,
+            slots: [0, registrations, 0, 0, 0, 0, 0],
+            failures: std::array::from_fn(|cause| u64::from(cause == Cause::MemlockLimit as usize)),
+        },
+        gauges: ProcessGauges {
+            active: 2,
+            active_bytes: 8192,
+            mr_pinned_bytes: 8192,
+            other_pinned_bytes: 0,
+            largest_bytes: 4096,
+        },
+        live_pins: 2,
+    }
+}
+
+fn snapshot() -> Snapshot {
+    Snapshot {
+        devices: vec![device("mlx5_0", MrKind::Host), device("mlx5_0", MrKind::Odp)],
+        failures: vec![Failure {
+            device: "mlx5_0".into(),
+            error: 12,
+            cause: Cause::MemlockLimit,
+            count: 4,
+        }],
+        // Pids beyond the largest there can be: this test's own host has none of them.
+        processes: vec![
+            process(4_194_305, "a \"quoted\"\nname\\", 7),
+            process(4_194_306, "python3", 9),
+        ],
+        in_flight: vec![InFlight {
+            device: "mlx5_0".into(),
+            tgid: 4_194_306,
+            tid: 4_194_306,
+            age_ns: 2_500_000_000,
+        }],
+        lost: vec![LostUpdates { source: "pins".into(), reason: "full", count: 5 }],
+        maps: vec![MapUse {
+            map: "pins",
+            entries: 3,
+            max_entries: 131_072,
+            memory_bytes: 9_437_184,
+        }],
+    }
+}
+
+fn render(
+    events: impl FnOnce() -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
+) -> String {
+    let host = Host::at("tests/fixtures/hosts/none");
+    let (pages, engine) = Engine::start(host, LedgerOptions::default(), move |_| events()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let page = runtime.block_on(pages.get()).unwrap();
+    drop(pages);
+    engine.join().unwrap();
+    // How long a collector took is the only figure that no snapshot fixes.
+    String::from_utf8(page.to_vec())
+        .unwrap()
+        .lines()
+        .filter(|line| !line.starts_with("mrscope_scrape_collector_duration_seconds{"))
+        .fold(String::new(), |page, line| page + line + "\n")
+}
+
+fn promtool_check(page: &str) -> (bool, String) {
+    let mut child = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is installed by scripts/need.sh test");
+    child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn the_page_is_the_golden_page() {
+    let page = render(|| Ok(Box::new(Recorded(snapshot()))));
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/page.txt");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::create_dir_all(golden.parent().unwrap()).unwrap();
+        std::fs::write(&golden, &page).unwrap();
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap();
+    assert_eq!(page, expected, "the page changed; BLESS=1 cargo test --test page writes it anew");
+}
+
+#[test]
+fn promtool_finds_nothing_on_the_page_and_something_on_a_wrong_one() {
+    let page = render(|| Ok(Box::new(Recorded(snapshot()))));
+    assert_eq!(promtool_check(&page), (true, String::new()));
+    let (good, _) = promtool_check(&page.replace("# HELP mrscope_mr_active ", "# HELP other "));
+    assert!(!good);
+}
+
+#[test]
+fn without_events_the_page_says_so_and_claims_no_zero() {
+    for (error, state) in [
+        (EventsError::Denied("Operation not permitted".into()), "denied"),
+        (EventsError::Unsupported("no BPF".into()), "unsupported"),
+    ] {
+        let page = render(move || Err(error));
+        let expected = format!("mrscope_collector_state{{collector=\"mr\",state=\"{state}\"}} 1\n");
+        assert!(page.contains(&expected), "{page}");
+        let success = u8::from(state == "unsupported");
+        let line = format!("mrscope_scrape_collector_success{{collector=\"mr\"}} {success}\n");
+        assert!(page.contains(&line), "{page}");
+        assert!(!page.contains("mrscope_mr_") && !page.contains("mrscope_process_"), "{page}");
+        assert!(page.contains("mrscope_build_info"), "{page}");
+    }
+}
