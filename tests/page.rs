@@ -1,5 +1,6 @@
 //! The whole page of a fixed snapshot, byte for byte, and what promtool thinks of it.
 //! `BLESS=1` writes the golden page anew.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -109,6 +109,10 @@ const OWN: &[OwnCase] = &[
         lifecycle::a_stop_leaves_no_probe_and_a_kill_s_are_cleared,
     ),
     (
+        "without_tracefs_the_perf_pmu_s_kprobes_count_the_same",
+        lifecycle::without_tracefs_the_perf_pmu_s_kprobes_count_the_same,
+    ),
+    (
         "missed_returns_are_counted_and_explain_the_difference",
         churn::missed_returns_are_counted_and_explain_the_difference,
     ),

@@ -3,6 +3,7 @@
 //! Run on the host, this boots one guest per kernel and runs itself in it; run there, it goes
 //! through the cases. Every figure is compared with one that mrscope had no part in.
 
+mod bench;
 mod cases;
 mod exporter;
 mod page;
@@ -21,16 +22,27 @@ fn main() -> ExitCode {
         let kernel = arguments.get(1).map_or("", String::as_str);
         return cases::run(kernel, arguments.get(2).map(String::as_str));
     }
+    if arguments.iter().any(|argument| argument == "--bench-in-guest") {
+        return match bench::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                println!("bench: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if arguments.iter().any(|argument| argument == "--bench") {
+        return bench_on_first_kernel();
+    }
     let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
     boot_all(filter.map(String::as_str))
 }
 
 /// Boots each kernel, adds up what its cases said, and closes with the sum.
 fn boot_all(filter: Option<&str>) -> ExitCode {
-    let kernels = std::env::var("LAB_KERNELS").unwrap_or_else(|_| KERNELS.to_owned());
     let (mut passed, mut failed) = (0, 0);
-    for kernel in kernels.split_whitespace() {
-        match boot(kernel, filter) {
+    for kernel in kernels() {
+        match boot(&kernel, filter) {
             Ok((good, bad)) => {
                 passed += good;
                 failed += bad;
@@ -45,21 +57,50 @@ fn boot_all(filter: Option<&str>) -> ExitCode {
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Kernels to boot, in order.
+fn kernels() -> Vec<String> {
+    let kernels = std::env::var("LAB_KERNELS").unwrap_or_else(|_| KERNELS.to_owned());
+    kernels.split_whitespace().map(str::to_owned).collect()
+}
+
+fn bench_on_first_kernel() -> ExitCode {
+    let kernel = kernels().into_iter().next().unwrap_or_default();
+    let run = || -> Result<bool, String> {
+        build_c_programs()?;
+        let status = guest(&kernel, None)?.arg("--bench-in-guest").status();
+        Ok(status.map_err(|error| error.to_string())?.success())
+    };
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// guest.sh with this program as its command; arguments of the program may follow.
+fn guest(kernel: &str, module: Option<&str>) -> Result<Command, String> {
+    let myself = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new("tests/lab/guest.sh");
+    command
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["--kernel", kernel, "--timeout", GUEST_SECONDS, "--append", "hugepages=192"])
+        .stderr(Stdio::inherit());
+    if let Some(module) = module {
+        command.args(["--env", &format!("LAB_MODULE={module}")]);
+    }
+    command.arg("--").arg(myself);
+    Ok(command)
+}
+
 fn boot(kernel: &str, filter: Option<&str>) -> Result<(u32, u32), String> {
-    let root = env!("CARGO_MANIFEST_DIR");
     let module = tool(&["tests/lab/module.sh", kernel])?;
     build_c_programs()?;
-    let myself = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new("tests/lab/guest.sh")
-        .current_dir(root)
-        .args(["--kernel", kernel, "--timeout", GUEST_SECONDS])
-        .args(["--append", "hugepages=192"])
-        .args(["--env", &format!("LAB_MODULE={}", module.trim())])
-        .arg("--")
-        .arg(&myself)
+    let output = guest(kernel, Some(module.trim()))?
         .args(["--in-guest", kernel])
         .args(filter)
-        .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("guest.sh: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);

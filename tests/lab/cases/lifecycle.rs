@@ -105,3 +105,48 @@ pub fn a_stop_leaves_no_probe_and_a_kill_s_are_cleared(mode: Mode) -> Outcome {
     }
     next.stop().map(|_| ())
 }
+
+/// Unmounts tracefs for its lifetime.
+struct WithoutTracefs;
+
+impl WithoutTracefs {
+    fn begin() -> Result<Self, String> {
+        run(&["umount", "/sys/kernel/debug/tracing", "/sys/kernel/tracing", "/sys/kernel/debug"])?;
+        Ok(Self)
+    }
+}
+
+impl Drop for WithoutTracefs {
+    fn drop(&mut self) {
+        let _ = run(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"]);
+        let _ = run(&["mount", "-t", "tracefs", "tracefs", "/sys/kernel/tracing"]);
+    }
+}
+
+fn run(words: &[&str]) -> Outcome {
+    match Command::new(words[0]).args(&words[1..]).stderr(Stdio::null()).status() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{words:?}: {error}")),
+    }
+}
+
+/// The last rung of kprobes: those of the perf PMU, which can't raise maxactive.
+pub fn without_tracefs_the_perf_pmu_s_kprobes_count_the_same(mode: Mode) -> Outcome {
+    let tracefs = WithoutTracefs::begin()?;
+    if probes().is_ok() {
+        return Err("tracefs is still there: the case proves nothing".to_owned());
+    }
+    let exporter = Exporter::start(mode.flags())?;
+    let mut workload = Workload::start()?;
+    workload.ask("reg count=5 size=12345")?;
+    let page = exporter.page()?;
+    equal("mr_active", page.or_zero(ACTIVE), 5.0)?;
+    equal("mr_active_bytes", page.or_zero(ACTIVE_BYTES), 5.0 * 12345.0)?;
+    equal("pinned", page.or_zero(PINNED_MR), 5.0 * 4.0 * 4096.0)?;
+    workload.ask("dereg count=all")?;
+    equal("after", exporter.page()?.or_zero(ACTIVE), 0.0)?;
+    workload.end()?;
+    exporter.stop()?;
+    drop(tracefs);
+    probes().map(|_| ())
+}
