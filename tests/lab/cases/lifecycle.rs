@@ -21,7 +21,13 @@ pub fn every_hook_is_attached_as_planned(lab: &Lab<'_>) -> Outcome {
 
 /// Series of another device, or of none, would be registrations told of the wrong NIC.
 pub fn every_device_has_its_name(lab: &Lab<'_>) -> Outcome {
+    let mut workload = Workload::start()?;
+    workload.ask("reg count=1 size=4096")?;
     let page = lab.exporter.page()?;
+    workload.end()?;
+    if page.or_zero(ACTIVE) < 1.0 {
+        return Err("no series of rxe0".to_owned());
+    }
     let strangers: Vec<_> = page
         .starting("mrscope_")
         .map(|(series, _)| series)
