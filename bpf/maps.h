@@ -24,7 +24,7 @@
 MAP(settings, BPF_MAP_TYPE_ARRAY, 1, __u32, struct settings);
 MAP(lost, BPF_MAP_TYPE_ARRAY, LOST_REASONS, __u32, __u64);
 MAP(gauges, BPF_MAP_TYPE_ARRAY, GAUGES, __u32, __s64);
-/* No more threads are inside than return probes can follow (maxactive is 4096 at most). */
+/* Each return probe follows 4096 calls at most; more threads than that inside are counted lost. */
 MAP(calls, BPF_MAP_TYPE_HASH, 4096, __u64, struct call);
 MAP(pins, BPF_MAP_TYPE_HASH, 131072, __u64, struct pin);
 MAP(processes, BPF_MAP_TYPE_HASH, 8192, struct process_key, struct process);
@@ -99,9 +99,8 @@ static __always_inline struct process *enter_process(const struct process_key *k
 	}
 	row = bpf_map_lookup_elem(&processes, key);
 	if (row && !error) {
-		/* User space leaves rows without any event alone: these come before the first. */
-		row->cgroup_id = bpf_get_current_cgroup_id();
 		BPF_CORE_READ_INTO(&row->comm, current_task(), group_leader, comm);
+		row->named = 1;
 	}
 	return row;
 }
@@ -130,7 +129,10 @@ static __always_inline struct totals *enter_totals(__u64 device, __u32 kind)
 
 static __always_inline void raise_largest(struct process *row, __u64 bytes)
 {
-	/* Racing writers may lose a maximum; the next registration of that size restores it. */
+	/*
+	 * Racing writers may lose a maximum, or two first MRs keep the old one: the next
+	 * registration of that size, or from none, puts it right.
+	 */
 	if (row->active == 1 || bytes > row->largest_bytes)
 		row->largest_bytes = bytes;
 }
@@ -150,14 +152,9 @@ static __always_inline void move_live(const struct pin *pin, struct process *pro
 			__sync_fetch_and_add(&totals_row->active_bytes, length);
 		}
 	}
-	if (!process)
-		return;
-	if (use == USE_MR) {
+	if (process && use == USE_MR) {
 		__sync_fetch_and_add(&process->active, by);
 		__sync_fetch_and_add(&process->active_bytes, length);
-		__sync_fetch_and_add(&process->mr_pinned_bytes, pinned);
-	} else {
-		__sync_fetch_and_add(&process->other_pinned_bytes, pinned);
 	}
 }
 

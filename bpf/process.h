@@ -38,19 +38,16 @@ enum failure_cause {
  */
 struct process {
 	char comm[COMM_BYTES];
-	__u64 cgroup_id;
+	__u32 named; /* comm is written; a row is born without */
+	__u32 unused;
 	__u64 registrations;
 	__u64 registration_ns;
-	__u64 registered_bytes;
 	__u64 registration_slots[PROCESS_SLOTS];
-	__u64 deregistrations;
 	__u64 failures[CAUSES];
 	__s64 active;
 	__s64 active_bytes;
-	__s64 mr_pinned_bytes;
-	__s64 other_pinned_bytes; /* queues and DevX buffers */
-	__s64 live_pins;	  /* rows of the pins map that name this process */
-	__u64 largest_bytes;	  /* largest MR since the process last held none */
+	__s64 live_pins;     /* rows of the pins map that name this process */
+	__u64 largest_bytes; /* largest MR since the process last held none */
 };
 
 #endif

@@ -30,9 +30,11 @@ static __always_inline __u32 pin_cause(const struct call *call, __s64 error)
 	__s64 after = current_pinned_pages();
 	__u64 page = page_bytes();
 	__u64 asked = span_bytes(page, call->address, call->length_bytes);
+	/* Only pinned host memory is held against RLIMIT_MEMLOCK. */
+	int limited = call->kind == KIND_HOST || call->kind == KIND_PEER;
 
 	if (error == EPERM)
-		return CAUSE_MEMLOCK_ZERO;
+		return limited ? CAUSE_MEMLOCK_ZERO : CAUSE_OTHER;
 	if (error == EINTR || (error >= ERESTARTSYS && error <= ERESTART_RESTARTBLOCK))
 		return CAUSE_INTERRUPTED;
 	if (error == EFAULT)
@@ -41,7 +43,7 @@ static __always_inline __u32 pin_cause(const struct call *call, __s64 error)
 		return CAUSE_INVALID;
 	if (error != ENOMEM)
 		return CAUSE_OTHER;
-	if (current_may_exceed_memlock())
+	if (!limited || current_may_exceed_memlock())
 		return CAUSE_NO_MEMORY;
 	/*
 	 * The kernel adds first, compares, and takes back: what it compared with was at least the
@@ -93,10 +95,11 @@ static __always_inline void forget_pin(const struct pin *pin)
 	struct totals_key key = {.device = pin->device, .kind = pin->kind};
 	struct process *process = bpf_map_lookup_elem(&processes, &pin->owner);
 
-	if (process)
-		__sync_fetch_and_add(&process->live_pins, -1);
 	if (pin->committed)
 		move_live(pin, process, bpf_map_lookup_elem(&totals, &key), -1);
+	/* Last: once it is zero, user space may free the row of a process that is gone. */
+	if (process)
+		__sync_fetch_and_add(&process->live_pins, -1);
 }
 
 /* Puts a pin into the live map; a row in its place is a second hook of it, or a lost release. */

@@ -33,9 +33,9 @@ static __noinline int call_enter(__u64 object, __u32 verb, __u32 kind)
 	    .kind = kind,
 	};
 
-	/* Inside another call it belongs to that call: a failed registration's or rereg's dereg. */
+	/* A registration is inside no other call: what is there is one whose end was missed. */
 	if (bpf_map_lookup_elem(&calls, &thread))
-		return 0;
+		count_lost(LOST_CALLS_STALE);
 	if (bpf_map_update_elem(&calls, &thread, &call, BPF_ANY))
 		count_lost(LOST_CALLS_FULL);
 	return 0;
@@ -129,14 +129,13 @@ static __always_inline void count_slot(__u64 *slots, __u64 value)
 static __always_inline void count_registration(const struct call *call, struct process *process,
 					       struct totals *row, __u64 ns)
 {
-	/* A rereg without a new pin changes rights or the PD alone: a call, but no bytes. */
-	int sized = call->pins_tried || call->verb != VERB_REREG_MR;
 	__u32 slot = process_slot(ns);
 
 	if (row) {
 		__sync_fetch_and_add(&row->registration_ns, ns);
 		count_slot(row->registration_slots, ns);
-		if (sized) {
+		/* Without a pin (rereg of rights alone, device memory) no length is known. */
+		if (call->pins_tried) {
 			__sync_fetch_and_add(&row->registered_bytes, call->length_bytes);
 			count_slot(row->size_slots, call->length_bytes);
 		}
@@ -148,7 +147,6 @@ static __always_inline void count_registration(const struct call *call, struct p
 	if (process) {
 		__sync_fetch_and_add(&process->registrations, 1);
 		__sync_fetch_and_add(&process->registration_ns, ns);
-		__sync_fetch_and_add(&process->registered_bytes, call->length_bytes);
 		if (slot < PROCESS_SLOTS)
 			__sync_fetch_and_add(&process->registration_slots[slot], 1);
 	}
@@ -197,8 +195,6 @@ static __noinline int call_exit(__s32 result, __u32 verb)
 static __always_inline void dereg_ended(const struct call *call)
 {
 	__u64 ns = bpf_ktime_get_ns() - call->start_ns;
-	struct process_key owner;
-	struct process *process;
 	struct totals *row;
 
 	if (began_before_us(call))
@@ -208,10 +204,6 @@ static __always_inline void dereg_ended(const struct call *call)
 		__sync_fetch_and_add(&row->deregistration_ns, ns);
 		count_slot(row->deregistration_slots, ns);
 	}
-	owner = current_process();
-	process = bpf_map_lookup_elem(&processes, &owner);
-	if (process)
-		__sync_fetch_and_add(&process->deregistrations, 1);
 }
 
 static __noinline int dereg_exit(__s32 result)
@@ -227,14 +219,20 @@ static __noinline int dereg_exit(__s32 result)
 	return 0;
 }
 
-static __noinline int dereg_enter(__u64 mr)
+static __noinline int dereg_enter(__u64 mr, __u64 udata)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
+	struct call *outer = bpf_map_lookup_elem(&calls, &thread);
 	struct call call = {.object = mr, .verb = VERB_DEREG_MR, .kind = KIND_HOST};
 	__u64 device = 0;
 
-	if (bpf_map_lookup_elem(&calls, &thread))
+	/* The kernel's own MRs (NVMe, NFS) go through here without user data. */
+	if (!udata)
 		return 0;
+	if (outer && outer->verb != VERB_NONE && outer->verb != VERB_DEREG_MR)
+		return 0; /* a part of a rereg, or of a registration that fails */
+	if (outer)
+		count_lost(LOST_CALLS_STALE);
 	bpf_probe_read_kernel(&device, sizeof(device), (void *)mr);
 	call.device = device_id(device);
 	call.start_ns = bpf_ktime_get_ns();
@@ -275,7 +273,7 @@ CALL_HOOK(devx_umem_reg, VERB_DEVX_UMEM_REG, KIND_HOST)
 SEC("kprobe")
 int verbs_dereg_mr_enter(struct pt_regs *ctx)
 {
-	return dereg_enter(PT_REGS_PARM1(ctx));
+	return dereg_enter(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
 }
 
 SEC("kretprobe")
@@ -287,7 +285,7 @@ int verbs_dereg_mr_exit(struct pt_regs *ctx)
 SEC("fentry")
 int verbs_dereg_mr_fentry(__u64 *ctx)
 {
-	return dereg_enter(ctx[0]);
+	return dereg_enter(ctx[0], ctx[1]);
 }
 
 SEC("fexit")
@@ -310,3 +308,4 @@ int verbs_dereg_mr_fexit(__u64 *ctx)
 
 SYSCALL_HOOK(ioctl)
 SYSCALL_HOOK(write)
+SYSCALL_HOOK(close)

@@ -45,6 +45,13 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
 
     let ebpf = EbpfOptions { attach: cli.attach, maxactive: cli.maxactive };
     let ledger = LedgerOptions { max_processes: cli.max_processes, ..LedgerOptions::default() };
+    // Before any probe is set: a signal must not end the process with probes left behind.
+    let (mut term, mut interrupt) = {
+        let _inside = runtime.enter();
+        let on = |kind| signal(kind).context("no signal handler");
+        (on(SignalKind::terminate())?, on(SignalKind::interrupt())?)
+    };
+
     let (pages, engine) = Engine::start(Host::live(), ledger, move |host| {
         let tracer = Tracer::start(host, &ebpf)?;
         Ok(Box::new(tracer) as Box<dyn KernelEvents>)
@@ -52,25 +59,21 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     .context("no thread")?;
 
     tracing::info!("serving http://{address}/metrics");
-    runtime.block_on(async {
-        let mut term = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let stop = async move {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            tracing::info!("stopping");
-        };
-        serve::serve(listener, pages, stop).await
-    })?;
+    let stop = async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping");
+    };
+    let served = runtime.block_on(serve::serve(listener, pages, stop));
     // Requests and their handles on the engine end with the runtime; then the engine ends, and
     // takes the probes out of the kernel.
     drop(runtime);
     if engine.join().is_err() {
-        anyhow::bail!("the events thread panicked");
+        anyhow::bail!("the thread that reads the kernel panicked");
     }
-    Ok(())
+    served.context("serving failed")
 }
 
 fn log_to_stderr(level: LogLevel) {

@@ -12,7 +12,7 @@ use mrscope::host::Host;
 use mrscope::ledger::LedgerOptions;
 use mrscope::model::{
     Attach, Cause, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse, MrKind,
-    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot,
+    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Trouble,
 };
 
 /// A kernel that always says the same.
@@ -26,17 +26,18 @@ impl KernelEvents for Recorded {
     fn forget(&mut self, _: &[ProcessKey]) {}
 
     fn hooks(&self) -> Vec<HookState> {
-        let hook = |hook, symbol, attach, reason: &str| HookState {
+        let hook = |hook, symbol, attach| HookState {
             hook,
             symbol,
             attach,
-            reason: reason.to_owned(),
+            trouble: (attach == Attach::None).then_some(Trouble::NoFunction),
         };
         vec![
-            hook("verbs_reg_mr", "ib_uverbs_reg_mr", Attach::Kprobe, ""),
-            hook("umem_get", "ib_umem_get", Attach::Fentry, ""),
-            hook("umem_get_peer", "ib_umem_get_peer", Attach::None, "this kernel has none"),
-            hook("verbs_devx_umem_reg", "mlx5_devx", Attach::Pending, ""),
+            hook("verbs_reg_mr", "ib_uverbs_reg_mr", Attach::Kprobe),
+            hook("umem_get", "ib_umem_get", Attach::Fentry),
+            hook("umem_release", "ib_umem_release", Attach::Kprobe),
+            hook("umem_get_peer", "ib_umem_get_peer", Attach::None),
+            hook("verbs_devx_umem_reg", "mlx5_devx", Attach::Pending),
         ]
     }
 }
@@ -66,27 +67,20 @@ fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
     Process {
         key: ProcessKey { tgid, start_ns: 1 },
         comm: comm.to_owned(),
-        cgroup_id: 1,
         counters: ProcessCounters {
             registrations,
             registration_ns: registrations * 1_000_000,
-            registered_bytes: registrations * 4096,
             slots: [0, registrations, 0, 0, 0, 0, 0],
             failures: std::array::from_fn(|cause| u64::from(cause == Cause::MemlockLimit as usize)),
         },
-        gauges: ProcessGauges {
-            active: 2,
-            active_bytes: 8192,
-            mr_pinned_bytes: 8192,
-            other_pinned_bytes: 0,
-            largest_bytes: 4096,
-        },
+        gauges: ProcessGauges { active: 2, active_bytes: 8192, largest_bytes: 4096 },
         live_pins: 2,
     }
 }
 
 fn snapshot() -> Snapshot {
     Snapshot {
+        present: vec!["mlx5_0".into(), "mlx5_1".into()],
         devices: vec![device("mlx5_0", MrKind::Host), device("mlx5_0", MrKind::Odp)],
         failures: vec![Failure {
             device: "mlx5_0".into(),

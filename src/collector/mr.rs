@@ -6,8 +6,8 @@ use crate::ebpf::SLOT_FIRST_LOG2;
 use crate::ledger::Shown;
 use crate::metrics::{Page, PageError, mr};
 use crate::model::{
-    Attach, Cause, DeviceTotals, HookState, PROCESS_BOUNDS_SECONDS, PinUse, ProcessCounters,
-    ProcessGauges, Snapshot, cumulate, power_of_four_bounds,
+    Attach, Cause, DeviceTotals, HookState, MrKind, PROCESS_BOUNDS_SECONDS, PinUse,
+    ProcessCounters, ProcessGauges, Snapshot, Trouble, cumulate, power_of_four_bounds,
 };
 
 use super::{CollectError, Collector, Scene};
@@ -30,16 +30,12 @@ impl Collector for Mr {
             // Nothing is watched: a zero would be a claim.
             return watched;
         }
-        for totals in &snapshot.devices {
+        for totals in &with_idle(snapshot) {
             device(totals, page)?;
         }
         pinned(snapshot, page)?;
         in_flight(snapshot, page)?;
-        for failure in &snapshot.failures {
-            let errno = errno_name(failure.error);
-            let labels = [failure.device.as_str(), &errno, failure.cause.label()];
-            page.number(&mr::FAILURES, &labels, failure.count as f64)?;
-        }
+        failures(snapshot, page)?;
         let (shown, others) = scene.ledger.view();
         for process in &shown {
             owner(process, page)?;
@@ -48,6 +44,51 @@ impl Collector for Mr {
         gauges(["", OTHER], &others.gauges, page)?;
         watched
     }
+}
+
+/// Totals of all devices: one on which nothing was registered yet has its zeros.
+fn with_idle(snapshot: &Snapshot) -> Vec<DeviceTotals> {
+    let mut devices = snapshot.devices.clone();
+    for name in &snapshot.present {
+        let seen = |totals: &DeviceTotals| totals.device == *name && totals.kind == MrKind::Host;
+        if !devices.iter().any(seen) {
+            devices.push(DeviceTotals::idle(name, MrKind::Host));
+        }
+    }
+    devices
+}
+
+/// Failures that are written down in the table of causes: there at 0 from when a device is seen,
+/// so that the first of its kind is an increase.
+const KNOWN_FAILURES: [(u32, Cause); 10] = [
+    (22, Cause::Refused),
+    (95, Cause::Refused),
+    (12, Cause::Device),
+    (1, Cause::MemlockZero),
+    (12, Cause::MemlockLimit),
+    (12, Cause::NoMemory),
+    (4, Cause::Interrupted),
+    (14, Cause::BadAddress),
+    (22, Cause::Invalid),
+    (95, Cause::Invalid),
+];
+
+fn failures(snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
+    let mut counts: BTreeMap<(&str, u32, Cause), u64> = BTreeMap::new();
+    let seen = snapshot.devices.iter().map(|totals| totals.device.as_str());
+    for device in seen.chain(snapshot.present.iter().map(String::as_str)) {
+        for (error, cause) in KNOWN_FAILURES {
+            counts.insert((device, error, cause), 0);
+        }
+    }
+    for failure in &snapshot.failures {
+        counts.insert((&failure.device, failure.error, failure.cause), failure.count);
+    }
+    for ((device, error, cause), count) in counts {
+        let labels = [device, &errno_name(error), cause.label()];
+        page.number(&mr::FAILURES, &labels, count as f64)?;
+    }
+    Ok(())
 }
 
 fn device(totals: &DeviceTotals, page: &mut Page) -> Result<(), PageError> {
@@ -64,6 +105,10 @@ fn device(totals: &DeviceTotals, page: &mut Page) -> Result<(), PageError> {
     let sizes = power_of_four_bounds(&totals.size_slots, SLOT_FIRST_LOG2, 1.0);
     page.histogram(&mr::REGISTRATION_SIZE, &labels, sizes, registered)?;
     page.number(&mr::REGISTERED_BYTES, &labels, registered)?;
+    // Device memory is never pinned: what of it lives is not seen, which is not zero.
+    if totals.kind == MrKind::Dm {
+        return Ok(());
+    }
     page.number(&mr::ACTIVE, &labels, level(totals.active))?;
     page.number(&mr::ACTIVE_BYTES, &labels, level(totals.active_bytes))
 }
@@ -71,6 +116,9 @@ fn device(totals: &DeviceTotals, page: &mut Page) -> Result<(), PageError> {
 /// Pinned bytes by device and use, over all kinds.
 fn pinned(snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
     let mut devices: BTreeMap<&str, [i64; PinUse::ALL.len()]> = BTreeMap::new();
+    for name in &snapshot.present {
+        devices.insert(name, Default::default());
+    }
     for totals in &snapshot.devices {
         let sums = devices.entry(&totals.device).or_default();
         for (sum, bytes) in sums.iter_mut().zip(totals.pinned_bytes) {
@@ -87,8 +135,9 @@ fn pinned(snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
 
 /// In flight, for every device that was ever seen: zero is a figure too.
 fn in_flight(snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
-    let mut devices: BTreeMap<&str, (u64, u64)> =
-        snapshot.devices.iter().map(|totals| (totals.device.as_str(), (0, 0))).collect();
+    let seen = snapshot.devices.iter().map(|totals| totals.device.as_str());
+    let all = seen.chain(snapshot.present.iter().map(String::as_str));
+    let mut devices: BTreeMap<&str, (u64, u64)> = all.map(|device| (device, (0, 0))).collect();
     for call in &snapshot.in_flight {
         let (count, oldest) = devices.entry(&call.device).or_default();
         *count += 1;
@@ -134,26 +183,41 @@ fn level(value: i64) -> f64 {
     value.max(0) as f64
 }
 
-/// Registrations are seen when the whole call and one way of pinning are watched.
+/// Whether registrations are seen as they are. Without the whole call, a way of pinning and the
+/// release nothing is; without another function that this kernel has, some figures are wrong.
 fn watched(hooks: &[HookState]) -> Result<(), CollectError> {
     const PINS: [&str; 3] = ["umem_get", "umem_get_peer", "umem_get_va"];
-    let call = hooks.iter().filter(|hook| hook.hook == "verbs_reg_mr");
-    let pins = hooks.iter().filter(|hook| PINS.contains(&hook.hook));
-    let best = |attach: Attach| matches!(attach, Attach::Fentry | Attach::Kprobe);
-    let (calls, pins): (Vec<_>, Vec<_>) = (call.collect(), pins.collect());
-    if calls.iter().any(|h| best(h.attach)) && pins.iter().any(|h| best(h.attach)) {
-        return Ok(());
+    let named = |names: &[&str]| -> Vec<&HookState> {
+        hooks.iter().filter(|hook| names.contains(&hook.hook)).collect()
+    };
+    for needed in [named(&["verbs_reg_mr"]), named(&PINS), named(&["umem_release"])] {
+        if needed.iter().any(|hook| hook.attach.watches()) {
+            continue;
+        }
+        if needed.iter().any(|hook| hook.attach == Attach::Pending) {
+            return Err(CollectError::NoData(
+                "the RDMA modules are not loaded; their functions are watched once they are".into(),
+            ));
+        }
+        let troubled = needed.iter().find(|hook| hook.trouble != Some(Trouble::NoFunction));
+        return Err(match troubled.or(needed.first()) {
+            Some(HookState { symbol, trouble: Some(Trouble::Denied(why)), .. }) => {
+                CollectError::Denied(format!("{symbol} is not watched: {why}"))
+            }
+            Some(HookState { symbol, trouble: Some(why), .. }) => {
+                CollectError::Unsupported(format!("{symbol} is not watched: {why}"))
+            }
+            _ => CollectError::Unsupported("no function that registers memory is watched".into()),
+        });
     }
-    if calls.iter().chain(&pins).any(|hook| hook.attach == Attach::Pending) {
-        return Err(CollectError::NoData(
-            "the RDMA modules are not loaded; their functions are watched once they are".into(),
-        ));
+    for HookState { symbol, trouble, .. } in hooks {
+        if let Some(Trouble::Denied(why) | Trouble::Refused(why)) = trouble {
+            return Err(CollectError::Failed(format!(
+                "figures are not whole, {symbol} is not watched: {why}"
+            )));
+        }
     }
-    let reason = calls.iter().chain(&pins).find(|hook| !hook.reason.is_empty());
-    Err(CollectError::Unsupported(reason.map_or_else(
-        || "no function that registers memory is watched".to_owned(),
-        |hook| format!("{} is not watched: {}", hook.symbol, hook.reason),
-    )))
+    Ok(())
 }
 
 /// The usual name of an errno, or its number.
@@ -193,22 +257,46 @@ mod tests {
     use super::*;
 
     fn hook(hook: &'static str, attach: Attach) -> HookState {
-        let reason = if attach == Attach::None { "because".into() } else { String::new() };
-        HookState { hook, symbol: "ib_x", attach, reason }
+        let trouble = (attach == Attach::None).then_some(Trouble::NoFunction);
+        HookState { hook, symbol: "ib_x", attach, trouble }
+    }
+
+    fn troubled(name: &'static str, trouble: Trouble) -> HookState {
+        HookState { trouble: Some(trouble), ..hook(name, Attach::None) }
+    }
+
+    /// What kernels from 7.2 on have.
+    fn all() -> Vec<HookState> {
+        vec![
+            hook("verbs_reg_mr", Attach::Kprobe),
+            hook("umem_get", Attach::None),
+            hook("umem_get_va", Attach::Kprobe),
+            hook("umem_release", Attach::Fentry),
+        ]
     }
 
     #[test]
-    fn one_way_of_pinning_is_enough_and_the_whole_call_is_needed() {
-        let whole = hook("verbs_reg_mr", Attach::Kprobe);
-        let old = hook("umem_get", Attach::None);
-        let new = hook("umem_get_va", Attach::Kprobe);
-        assert_eq!(watched(&[whole.clone(), old.clone(), new.clone()]), Ok(()));
-        assert!(matches!(watched(&[old.clone(), new]), Err(CollectError::Unsupported(_))));
-        let waiting = hook("umem_get", Attach::Pending);
-        assert!(matches!(watched(&[whole, waiting]), Err(CollectError::NoData(_))));
+    fn one_way_of_pinning_is_enough_and_the_whole_call_and_the_release_are_needed() {
+        assert_eq!(watched(&all()), Ok(()));
+        for needed in ["verbs_reg_mr", "umem_get_va", "umem_release"] {
+            let with = |other: HookState| -> Vec<HookState> {
+                all().into_iter().filter(|h| h.hook != needed).chain([other]).collect()
+            };
+            let state = |other| watched(&with(other)).map_err(|error| error.state());
+            assert_eq!(state(hook(needed, Attach::None)), Err("unsupported"), "{needed}");
+            assert_eq!(state(hook(needed, Attach::Pending)), Err("no_data"), "{needed}");
+            let denied = troubled(needed, Trouble::Denied("perf_event_open".into()));
+            assert_eq!(state(denied), Err("denied"), "{needed}");
+        }
+    }
+
+    #[test]
+    fn a_function_that_exists_and_is_not_watched_makes_the_figures_wrong() {
+        let mut hooks = all();
+        hooks.push(troubled("verbs_rereg_mr", Trouble::Refused("EBUSY".into())));
         assert_eq!(
-            watched(&[hook("verbs_reg_mr", Attach::None), old]),
-            Err(CollectError::Unsupported("ib_x is not watched: because".into()))
+            watched(&hooks),
+            Err(CollectError::Failed("figures are not whole, ib_x is not watched: EBUSY".into()))
         );
     }
 

@@ -8,10 +8,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use bytes::Bytes;
+use tokio::sync::{oneshot, watch};
 
 use crate::ebpf::{EventsError, KernelEvents};
-use crate::host::{Host, Presence, presence};
+use crate::host::{Host, Presence, Processes};
 use crate::ledger::{Ledger, LedgerOptions};
 use crate::metrics::{EncodeError, Page, text};
 use crate::model::{ProcessKey, Snapshot};
@@ -23,15 +24,15 @@ use super::{CollectError, Collector, Scene, all};
 const TICK: Duration = Duration::from_secs(5);
 
 /// A page's text, shared by all who asked for it.
-pub type Rendered = Result<Arc<Vec<u8>>, RenderError>;
+pub type Rendered = Result<Bytes, RenderError>;
 
 /// Why there is no page.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RenderError {
     #[error("{0}")]
     Encode(#[from] Arc<EncodeError>),
-    #[error("mrscope is stopping")]
-    Stopping,
+    #[error("the thread that reads the kernel has ended")]
+    Ended,
 }
 
 /// Hands out pages. Cheap to clone; the thread behind it ends when the last is dropped.
@@ -39,6 +40,8 @@ pub enum RenderError {
 pub struct Pages {
     requests: Sender<oneshot::Sender<Rendered>>,
     ready: Arc<AtomicBool>,
+    /// Its receiver lives on the thread.
+    alive: watch::Sender<()>,
 }
 
 impl Pages {
@@ -48,8 +51,13 @@ impl Pages {
     /// See [`RenderError`].
     pub async fn get(&self) -> Rendered {
         let (reply, page) = oneshot::channel();
-        self.requests.send(reply).map_err(|_| RenderError::Stopping)?;
-        page.await.map_err(|_| RenderError::Stopping)?
+        self.requests.send(reply).map_err(|_| RenderError::Ended)?;
+        page.await.map_err(|_| RenderError::Ended)?
+    }
+
+    /// Completes when the thread behind the pages has ended.
+    pub async fn ended(&self) {
+        self.alive.closed().await;
     }
 
     /// Whether everything is attached that can be.
@@ -85,8 +93,10 @@ impl Engine {
     {
         let (requests, inbox) = channel();
         let ready = Arc::new(AtomicBool::new(false));
-        let pages = Pages { requests, ready: Arc::clone(&ready) };
+        let (alive, living) = watch::channel(());
+        let pages = Pages { requests, ready: Arc::clone(&ready), alive };
         let thread = std::thread::Builder::new().name("events".into()).spawn(move || {
+            let _living = living;
             let events = source(host.clone());
             let mut engine = Self {
                 host,
@@ -129,18 +139,18 @@ impl Engine {
 
     fn render(&mut self) -> Rendered {
         let page = self.page();
-        text(&page).map(Arc::new).map_err(|error| Arc::new(error).into())
+        text(&page).map(Bytes::from).map_err(|error| Arc::new(error).into())
     }
 
     /// Reads the kernel, takes the rows into the ledger, frees those that are final.
     fn read(&mut self) -> Option<Result<Snapshot, EventsError>> {
         let events = self.events.as_mut().ok()?;
-        let host = &self.host;
+        let processes = Processes::of(&self.host);
         // Ended before the rows are read: nothing can come after them.
         let gone: HashSet<ProcessKey> = self
             .ledger
             .living()
-            .filter(|key| presence(host, key.tgid, key.start_ns) == Presence::Gone)
+            .filter(|key| processes.presence(key.tgid, key.start_ns) == Presence::Gone)
             .copied()
             .collect();
         let snapshot = events.snapshot();

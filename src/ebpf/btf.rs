@@ -72,15 +72,17 @@ impl Btf {
 
     /// Offset of `field` in struct `id`, in its anonymous members too.
     fn member_offset(&self, id: u32, field: &str, depth: u32) -> Option<u32> {
-        // SAFETY: libbpf returns null for an id that it does not have.
-        let record = unsafe { libbpf_sys::btf__type_by_id(self.raw.as_ptr(), id).as_ref() }?;
+        // SAFETY: a live BTF; libbpf returns null for an id that it does not have.
+        let start = unsafe { libbpf_sys::btf__type_by_id(self.raw.as_ptr(), id) };
+        // SAFETY: not null, it points to a type of this BTF.
+        let record = unsafe { start.as_ref() }?;
         let kind = (record.info >> 24) & 0x1f;
         if depth == 0 || !matches!(kind, KIND_STRUCT | KIND_UNION) {
             return None;
         }
         let bitfields = record.info >> 31 == 1;
         let count = (record.info & 0xffff) as usize;
-        let first = std::ptr::from_ref(record).wrapping_add(1).cast::<libbpf_sys::btf_member>();
+        let first = start.wrapping_add(1).cast::<libbpf_sys::btf_member>();
         // SAFETY: a struct's members follow its header in the BTF that libbpf has checked.
         let members = unsafe { std::slice::from_raw_parts(first, count) };
         members.iter().find_map(|member| {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::model::{
-    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MrKind, PinUse, Process, ProcessCounters,
+    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MrKind, Process, ProcessCounters,
     ProcessGauges, ProcessKey,
 };
 
@@ -23,15 +23,20 @@ impl DeviceNames {
         devices: &[(u64, records::device)],
         sampled: impl Fn(u64) -> Option<String>,
     ) -> Self {
-        let mut names = HashMap::with_capacity(devices.len());
-        for (id, device) in devices {
-            let name = text(&device.name.map(|c| c as u8));
-            let name = if name.is_empty() { sampled(device.pointer) } else { Some(name) };
-            if let Some(name) = name {
-                names.insert(*id, name);
-            }
-        }
-        Self(names)
+        let own_name = |device: &records::device| {
+            Some(text(&device.name.map(|c| c as u8))).filter(|name| !name.is_empty())
+        };
+        // A row from before names were known shares its pointer with a later one that has one.
+        let twin = |pointer| {
+            devices
+                .iter()
+                .filter(|(_, twin)| twin.pointer == pointer)
+                .find_map(|(_, d)| own_name(d))
+        };
+        let name = |device: &records::device| {
+            own_name(device).or_else(|| sampled(device.pointer)).or_else(|| twin(device.pointer))
+        };
+        Self(devices.iter().filter_map(|(id, device)| Some((*id, name(device)?))).collect())
     }
 
     #[must_use]
@@ -52,21 +57,8 @@ pub fn device_totals(
             continue;
         };
         let device = names.name(key.device).to_owned();
-        let into = joined.entry((device.clone(), *kind)).or_insert_with(|| DeviceTotals {
-            device,
-            kind: *kind,
-            registration_ns: 0,
-            pin_ns: 0,
-            deregistration_ns: 0,
-            registered_bytes: 0,
-            registration_slots: vec![0; row.registration_slots.len()],
-            pin_slots: vec![0; row.pin_slots.len()],
-            deregistration_slots: vec![0; row.deregistration_slots.len()],
-            size_slots: vec![0; row.size_slots.len()],
-            active: 0,
-            active_bytes: 0,
-            pinned_bytes: [0; PinUse::ALL.len()],
-        });
+        let idle = || DeviceTotals::idle(&device, *kind);
+        let into = joined.entry((device.clone(), *kind)).or_insert_with(idle);
         into.registration_ns += row.registration_ns;
         into.pin_ns += row.pin_ns;
         into.deregistration_ns += row.deregistration_ns;
@@ -104,36 +96,28 @@ pub fn failures(rows: &[(records::failure_key, u64)], names: &DeviceNames) -> Ve
         .collect()
 }
 
-/// None for a row that was just made: its name may not be written yet.
+/// None for a row that was just made: its name is not written yet.
 #[must_use]
 pub fn process(key: &records::process_key, row: &records::process) -> Option<Process> {
-    let failed = row.failures.iter().any(|count| *count > 0);
-    if row.registrations == 0 && row.live_pins == 0 && !failed {
-        return None;
-    }
-    Some(Process {
+    (row.named != 0).then(|| Process {
         key: ProcessKey { tgid: key.tgid, start_ns: key.start_boottime_ns },
         comm: text(&row.comm.map(|c| c as u8)),
-        cgroup_id: row.cgroup_id,
         counters: ProcessCounters {
             registrations: row.registrations,
             registration_ns: row.registration_ns,
-            registered_bytes: row.registered_bytes,
             slots: row.registration_slots,
             failures: row.failures,
         },
         gauges: ProcessGauges {
             active: row.active,
             active_bytes: row.active_bytes,
-            mr_pinned_bytes: row.mr_pinned_bytes,
-            other_pinned_bytes: row.other_pinned_bytes,
             largest_bytes: if row.active > 0 { row.largest_bytes } else { 0 },
         },
         live_pins: row.live_pins,
     })
 }
 
-/// The registration that a thread is in; None for a lone pin or a deregistration.
+/// The registration that a thread is in; None for a pin without one, or a deregistration.
 #[must_use]
 pub fn in_flight(
     pid_tgid: u64,
@@ -141,7 +125,10 @@ pub fn in_flight(
     now_ns: u64,
     names: &DeviceNames,
 ) -> Option<InFlight> {
-    if matches!(call.verb, records::VERB_NONE | records::VERB_DEREG_MR) {
+    if matches!(
+        call.verb,
+        records::VERB_NONE | records::VERB_DEREG_MR | records::VERB_DEVX_UMEM_REG
+    ) {
         return None;
     }
     Some(InFlight {
@@ -181,11 +168,12 @@ pub fn lost(counts: &[u64]) -> Vec<LostUpdates> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::PinUse;
 
     fn device(name: &str, pointer: u64) -> records::device {
         let mut row = records::device { pointer, ..Default::default() };
         for (to, from) in row.name.iter_mut().zip(name.bytes()) {
-            *to = from as i8;
+            *to = from as std::ffi::c_char;
         }
         row
     }
@@ -207,9 +195,24 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_was_never_sampled_is_named_by_a_later_row_of_it() {
+        let devices = [(7, device("", 0xffff_0000)), (9, device("mlx5_9", 0xffff_0000))];
+        assert_eq!(DeviceNames::new(&devices, |_| None).name(7), "mlx5_9");
+    }
+
+    #[test]
+    fn a_row_counts_from_when_it_is_named_even_with_nothing_left_in_it() {
+        let key = records::process_key { tgid: 7, ..Default::default() };
+        assert!(process(&key, &records::process::default()).is_none());
+        let empty = records::process { named: 1, ..Default::default() };
+        assert!(process(&key, &empty).is_some_and(|row| row.live_pins == 0));
+    }
+
+    #[test]
     fn the_orders_of_both_languages_agree() {
         assert_eq!(MrKind::ALL.len(), records::KINDS as usize);
         assert_eq!(MrKind::ALL[records::KIND_PEER as usize], MrKind::Peer);
+        assert_eq!(DeviceTotals::SLOTS, records::SLOTS as usize);
         assert_eq!(PinUse::ALL.len(), records::USES as usize);
         assert_eq!(PinUse::ALL[records::USE_DEVX as usize], PinUse::Devx);
         assert_eq!(Cause::ALL.len(), records::CAUSES as usize);

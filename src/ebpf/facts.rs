@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::host::{Home, Host, Modules, Symbols, tracefs};
 
 use super::btf::field_offsets;
-use super::hook::{STEMS, symbols};
+use super::hook;
 
 /// The facts that a plan stands on.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +36,7 @@ impl KernelFacts {
     /// Looks at the host. What can't be read counts as not there, and is logged.
     #[must_use]
     pub fn gather(host: &Host) -> Self {
-        let symbols = Symbols::read(host, &symbols());
+        let symbols = Symbols::read(host, &hook::symbols());
         if let Err(error) = &symbols {
             tracing::warn!("functions of the kernel are not known: {error}");
         }
@@ -53,12 +53,9 @@ impl KernelFacts {
             symbols: symbols.unwrap_or_default(),
             tracefs,
             vmlinux_btf: btf.join("vmlinux").exists(),
-            module_btf: STEMS
-                .iter()
-                .flat_map(|stem| stem.hooks)
-                .flat_map(|hook| hook.modules)
+            module_btf: hook::modules()
                 .filter(|module| btf.join(module).exists())
-                .map(|module| (*module).to_owned())
+                .map(str::to_owned)
                 .collect(),
             modules,
             offsets: FieldOffsets::read(host),

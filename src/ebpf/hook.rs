@@ -78,6 +78,11 @@ pub struct Stem {
 /// All groups. Whole verbs come first: a pin that is seen must find the call around it.
 pub static STEMS: [&Stem; 2] = [&verbs::STEM, &umem::STEM];
 
+/// Modules that hold a function of any hook.
+pub fn modules() -> impl Iterator<Item = &'static str> {
+    STEMS.iter().flat_map(|stem| stem.hooks).flat_map(|hook| hook.modules).copied()
+}
+
 /// Every kernel function of every hook.
 #[must_use]
 pub fn symbols() -> Vec<&'static str> {

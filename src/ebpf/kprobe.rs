@@ -111,9 +111,11 @@ fn remove_leftovers(tracefs: &Path) {
     };
     for (group, name) in leftovers(&text) {
         let pid = group[PREFIX.len()..].split('_').next().unwrap_or_default();
-        // Defined and not attached yet, an event is not busy: spare one whose pid is ours to see.
-        let alive = std::fs::read_to_string(format!("/proc/{pid}/comm"))
-            .is_ok_and(|comm| comm.trim_end() == "mrscope");
+        // Defined and not attached yet, an event is not busy: spare one of another live mrscope.
+        // One of our own pid is a predecessor's, in a container that always has the same.
+        let alive = pid != std::process::id().to_string()
+            && std::fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|comm| comm.trim_end() == "mrscope");
         if !alive && let Err(error) = write_line(tracefs, &format!("-:{group}/{name}")) {
             tracing::debug!("leftover probe {group}/{name} stays: {error}");
         }

@@ -1,6 +1,8 @@
 //! The only room that names libbpf: facts of the kernel → a plan → programs attached → snapshots.
 
+mod attach;
 mod btf;
+mod cost;
 mod decode;
 mod device;
 mod events;

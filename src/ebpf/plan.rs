@@ -1,6 +1,7 @@
 //! Which rung of the ladder each hook stands on: decided from facts alone, without I/O.
 
 use crate::host::Home;
+use crate::model::{Attach, HookState, Trouble};
 
 use super::facts::KernelFacts;
 use super::hook::{Hook, STEMS, Stem};
@@ -45,9 +46,9 @@ pub enum Rung {
         targets: Vec<String>,
         pending: bool,
     },
-    /// A kprobe of the perf PMU: can't raise maxactive, tells its misses from 6.7 on.
+    /// A kprobe of the perf PMU: can't raise maxactive, and tells its misses from 6.7 on only.
     PerfKprobe,
-    Absent(&'static str),
+    Absent(Trouble),
 }
 
 /// One hook with its rung.
@@ -87,7 +88,7 @@ impl AttachPlan {
 fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Rung {
     let kprobe = |targets, pending| match facts.tracefs {
         Some(_) => Rung::Tracefs { targets, pending },
-        None if pending => Rung::Absent("its module is not loaded, and tracefs can't be written"),
+        None if pending => Rung::Absent(Trouble::NotLoaded),
         None => Rung::PerfKprobe,
     };
     match facts.symbols.home(hook.symbol) {
@@ -104,7 +105,7 @@ fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Rung 
                 .map(|module| format!("{module}:{}", hook.symbol))
                 .collect();
             if candidates.is_empty() {
-                Rung::Absent("this kernel has no such function")
+                Rung::Absent(Trouble::NoFunction)
             } else {
                 kprobe(candidates, true)
             }
@@ -112,10 +113,43 @@ fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Rung 
     }
 }
 
+/// Follows modules that came or went: tracefs' probes live and wait by themselves.
+pub fn restate(hooks: &mut [HookState], facts: &KernelFacts) {
+    for state in hooks {
+        if !matches!(state.attach, Attach::Kprobe | Attach::Pending) {
+            continue;
+        }
+        let hook = STEMS.iter().flat_map(|stem| stem.hooks).find(|hook| hook.name == state.hook);
+        let may_come = hook.is_some_and(|hook| hook.modules.iter().any(|m| !facts.modules.has(m)));
+        (state.attach, state.trouble) = match facts.symbols.home(state.symbol) {
+            Some(_) => (Attach::Kprobe, None),
+            None if may_come || !facts.symbols_known => (Attach::Pending, None),
+            None => (Attach::None, Some(Trouble::NoFunction)),
+        };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::host::{Modules, Symbols};
+
+    #[test]
+    fn a_probe_that_waits_comes_alive_with_its_module_and_waits_again_without() {
+        let state = |attach, trouble| HookState { hook: PIN, symbol: PIN_SYMBOL, attach, trouble };
+        let mut hooks = [state(Attach::Pending, None)];
+        restate(&mut hooks, &capable());
+        assert_eq!(hooks, [state(Attach::Kprobe, None)]);
+
+        let unloaded =
+            KernelFacts { symbols: Symbols::default(), modules: Modules::default(), ..capable() };
+        restate(&mut hooks, &unloaded);
+        assert_eq!(hooks, [state(Attach::Pending, None)]);
+
+        // The modules came, the function did not: it will not.
+        restate(&mut hooks, &KernelFacts { symbols: Symbols::default(), ..capable() });
+        assert_eq!(hooks, [state(Attach::None, Some(Trouble::NoFunction))]);
+    }
 
     const PIN: &str = "umem_get";
     const PIN_SYMBOL: &str = "ib_umem_get";
@@ -192,10 +226,7 @@ mod tests {
     fn a_function_that_loaded_modules_lack_is_absent() {
         let mut facts = capable();
         facts.symbols = Symbols::default();
-        assert_eq!(
-            rung(&facts, &EbpfOptions::default()),
-            Rung::Absent("this kernel has no such function")
-        );
+        assert_eq!(rung(&facts, &EbpfOptions::default()), Rung::Absent(Trouble::NoFunction));
     }
 
     #[test]

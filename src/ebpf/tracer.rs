@@ -1,23 +1,26 @@
 //! The programs in the kernel: loaded, attached, read, and taken out again.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
-use libbpf_rs::{Link, MapInfo, Object, TracepointCategory};
+use libbpf_rs::{MapInfo, Object};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::host::{self, Host};
-use crate::model::{Attach, HookState, LostUpdates, MapUse, ProcessKey, Snapshot};
+use crate::host::{self, Host, Modules, Processes};
+use crate::model::{HookState, LostUpdates, MapUse, ProcessKey, Snapshot, Trouble};
 
+use super::attach::{Attached, attach_all, not_attached, one_line, os_error};
+use super::cost::{kprobe_misses, map_memory, recursion_misses};
 use super::decode::{self, DeviceNames};
 use super::device::{find_name_offset, text};
 use super::events::{EventsError, KernelEvents};
-use super::facts::KernelFacts;
-use super::hook::{Hook, Side};
+use super::facts::{FieldOffsets, KernelFacts};
+use super::hook;
 use super::kprobe::KprobeEvents;
 use super::load::load;
 use super::maps::SharedMaps;
-use super::plan::{AttachMode, AttachPlan, EbpfOptions, PlannedHook, PlannedStem, Rung};
+use super::plan::{AttachMode, AttachPlan, EbpfOptions, PlannedStem, Rung, restate};
 use super::records;
 
 /// A call whose end was never seen is given up when its thread is gone; younger ones are not asked.
@@ -25,12 +28,13 @@ const STALE_CALL_NS: u64 = 1_000_000_000;
 
 /// Attached programs and their maps. Fields drop in this order: a probe in use can't be removed.
 pub struct Tracer {
-    links: Vec<Link>,
+    attached: Vec<Attached>,
     probes: Option<KprobeEvents>,
     objects: Vec<Object>,
     maps: SharedMaps,
     hooks: Vec<HookState>,
     host: Host,
+    modules: Modules,
     settings: records::settings,
     /// Calls whose thread ended before their return was seen.
     abandoned_calls: u64,
@@ -43,20 +47,27 @@ impl Tracer {
     /// Not one object could be loaded.
     pub fn start(host: Host, options: &EbpfOptions) -> Result<Self, EventsError> {
         quiet_libbpf();
+        if !Processes::of(&host).all_visible() {
+            tracing::warn!(
+                "/proc shows the processes of one pid namespace only: those that ended can't be \
+                 told; run mrscope in the host's (hostPID, --pid=host)"
+            );
+        }
         let facts = KernelFacts::gather(&host);
         let mut tracer = Self {
-            links: Vec::new(),
+            attached: Vec::new(),
             probes: facts.tracefs.as_deref().map(|at| KprobeEvents::new(at, unique_token())),
             objects: Vec::new(),
             maps: SharedMaps::default(),
             hooks: Vec::new(),
-            settings: settings(&facts),
+            settings: settings(&facts.offsets),
+            modules: facts.modules.clone(),
             host,
             abandoned_calls: 0,
         };
         let mut failure = None;
         for planned in AttachPlan::choose(&facts, options).stems {
-            if let Err(error) = tracer.start_stem(planned, &facts, options) {
+            if let Err(error) = tracer.start_stem(&planned, &facts, options) {
                 failure = Some(error);
             }
         }
@@ -68,140 +79,100 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Loads a stem, without trampolines if the kernel refuses those, and attaches its hooks.
+    /// Loads a stem and attaches its hooks; by kprobes alone if the kernel refuses a trampoline.
     fn start_stem(
         &mut self,
-        mut planned: PlannedStem,
+        planned: &PlannedStem,
         facts: &KernelFacts,
         options: &EbpfOptions,
     ) -> Result<(), EventsError> {
-        let mut loaded = load(&planned, &self.maps);
-        if loaded.is_err() && planned.hooks.iter().any(|p| p.rung == Rung::Fentry) {
-            tracing::info!(
-                "{}: trampolines are refused, kprobes are used: {}",
-                planned.stem.name,
-                one_line(loaded.as_ref().err())
-            );
-            planned = without_fentry(planned.stem.name, facts, options).unwrap_or(planned);
-            loaded = load(&planned, &self.maps);
-        }
-        let object = match loaded {
-            Ok(object) => object,
+        let name = planned.stem.name;
+        let has_trampolines = planned.hooks.iter().any(|p| p.rung == Rung::Fentry);
+        let refused = match self.try_stem(planned, options.maxactive) {
+            Ok(true) => return Ok(()),
+            Ok(false) => "a trampoline can't be attached".to_owned(),
+            Err(error) if has_trampolines => error.to_string(),
             Err(error) => {
-                let failure = load_error(&error);
-                for PlannedHook { hook, .. } in planned.hooks {
-                    self.note(hook, Attach::None, failure.to_string());
-                }
-                return Err(failure);
+                let trouble = match &error {
+                    EventsError::Denied(_) => Trouble::Denied(error.to_string()),
+                    _ => Trouble::Refused(error.to_string()),
+                };
+                let states = planned.hooks.iter().map(|p| not_attached(p.hook, trouble.clone()));
+                self.hooks.extend(states);
+                return Err(error);
             }
         };
+        tracing::info!("{name}: trampolines are refused, kprobes are used: {refused}");
+        let kprobes = KernelFacts { vmlinux_btf: false, ..facts.clone() };
+        let auto = EbpfOptions { attach: AttachMode::Auto, ..options.clone() };
+        let plan = AttachPlan::choose(&kprobes, &auto);
+        match plan.stems.into_iter().find(|planned| planned.stem.name == name) {
+            Some(planned) => self.start_stem(&planned, &kprobes, &auto),
+            None => Ok(()),
+        }
+    }
+
+    /// False if a trampoline could not be attached: then nothing of the stem is kept.
+    fn try_stem(&mut self, planned: &PlannedStem, maxactive: u32) -> Result<bool, EventsError> {
+        let object = load(planned, &self.maps).map_err(|error| load_error(&error))?;
         self.maps.add(&object).map_err(|source| EventsError::Map { map: "all", source })?;
-        if self.objects.is_empty() {
-            self.write_settings()?;
+        self.write_settings()?;
+        let outcome = attach_all(&object, &planned.hooks, self.probes.as_mut(), maxactive);
+        if outcome.lost_a_trampoline(&planned.hooks) {
+            return Ok(false);
         }
-        for PlannedHook { hook, rung } in planned.hooks {
-            match self.attach(&object, hook, &rung, options.maxactive) {
-                Ok(attach) => self.note(hook, attach, String::new()),
-                Err(reason) => self.note(hook, Attach::None, reason),
-            }
+        if planned.hooks.iter().any(|p| p.rung == Rung::PerfKprobe) {
+            tracing::warn!(
+                "{}: tracefs can't be written: return probes follow few calls at once, and \
+                 kernels before 6.7 don't tell what they miss",
+                planned.stem.name
+            );
         }
+        self.attached.extend(outcome.attached);
+        self.hooks.extend(outcome.hooks);
         self.objects.push(object);
-        Ok(())
-    }
-
-    fn note(&mut self, hook: &Hook, attach: Attach, reason: String) {
-        if reason.is_empty() {
-            tracing::debug!("{} ({}): {}", hook.name, hook.symbol, attach.label());
-        } else {
-            tracing::debug!("{} ({}): not attached: {reason}", hook.name, hook.symbol);
-        }
-        self.hooks.push(HookState { hook: hook.name, symbol: hook.symbol, attach, reason });
-    }
-
-    /// Attaches both sides of a hook, or neither: half a hook would count wrongly.
-    fn attach(
-        &mut self,
-        object: &Object,
-        hook: &Hook,
-        rung: &Rung,
-        maxactive: u32,
-    ) -> Result<Attach, String> {
-        let mut links = Vec::new();
-        let attach = match rung {
-            Rung::Absent(reason) => return Err((*reason).to_owned()),
-            Rung::Fentry => {
-                for side in hook.shape.sides() {
-                    let name = hook.fentry_program(*side);
-                    links.push(with_program(object, &name, |p| p.attach_trace())?);
-                }
-                Attach::Fentry
-            }
-            Rung::PerfKprobe => {
-                for side in hook.shape.sides() {
-                    let name = hook.kprobe_program(*side);
-                    let returns = *side == Side::Exit;
-                    links.push(with_program(object, &name, |p| {
-                        p.attach_kprobe(returns, hook.symbol)
-                    })?);
-                }
-                Attach::Kprobe
-            }
-            Rung::Tracefs { targets, pending } => {
-                let mut refused = String::new();
-                for target in targets {
-                    match self.attach_events(object, hook, target, maxactive) {
-                        Ok(pair) => links.extend(pair),
-                        Err(error) => refused = error,
-                    }
-                }
-                if links.is_empty() {
-                    return Err(refused);
-                }
-                if *pending { Attach::Pending } else { Attach::Kprobe }
-            }
-        };
-        self.links.append(&mut links);
-        Ok(attach)
-    }
-
-    fn attach_events(
-        &mut self,
-        object: &Object,
-        hook: &Hook,
-        target: &str,
-        maxactive: u32,
-    ) -> Result<Vec<Link>, String> {
-        let probes = self.probes.as_mut().ok_or("tracefs can't be written")?;
-        let mut links = Vec::new();
-        // The return first: an entry that is seen finds its return watched.
-        for side in hook.shape.sides().iter().rev() {
-            let event = probes
-                .define(hook.name, *side, target, maxactive)
-                .map_err(|error| format!("kprobe on {target}: {error}"))?;
-            let category = TracepointCategory::Custom(event.group);
-            // libbpf opens the event for all processes on CPU 0, which fires on every CPU.
-            links.push(with_program(object, &hook.kprobe_program(*side), |program| {
-                program.attach_tracepoint(category, &event.name)
-            })?);
-        }
-        Ok(links)
+        Ok(true)
     }
 
     fn write_settings(&self) -> Result<(), EventsError> {
         self.maps.write("settings", &0u32, &self.settings)
     }
 
+    /// Looks again at what a module brought or took: which probes live, and where fields are.
+    fn follow_modules(&mut self) -> Result<(), EventsError> {
+        let Ok(modules) = Modules::read(&self.host) else {
+            return Ok(());
+        };
+        let ours = |modules: &Modules| -> Vec<bool> {
+            hook::modules().map(|module| modules.has(module)).collect()
+        };
+        if ours(&modules) == ours(&self.modules) {
+            return Ok(());
+        }
+        let facts = KernelFacts::gather(&self.host);
+        self.modules = facts.modules.clone();
+        if self.probes.is_some() {
+            restate(&mut self.hooks, &facts);
+        }
+        let counting_since_ns = self.settings.counting_since_ns;
+        let learned = self.settings.device_name_offset;
+        self.settings = records::settings { counting_since_ns, ..settings(&facts.offsets) };
+        if facts.offsets.device_name.is_none() {
+            self.settings.device_name_offset = learned;
+        }
+        self.write_settings()
+    }
+
     /// Samples of devices by kernel address; learns where names are when it is not known yet.
-    fn sampled_names(&mut self) -> Result<Vec<(u64, String)>, EventsError> {
+    fn sampled_names(&mut self, present: &[String]) -> Result<Vec<(u64, String)>, EventsError> {
         let samples: Vec<(u64, records::device_sample)> = self.maps.rows("device_samples")?;
         if samples.is_empty() {
             return Ok(Vec::new());
         }
         if self.settings.device_name_offset == records::OFFSET_UNKNOWN {
-            let names = host::device_names(&self.host).unwrap_or_default();
             let learned = samples
                 .iter()
-                .find_map(|(_, sample)| find_name_offset(&sample_bytes(sample), &names));
+                .find_map(|(_, sample)| find_name_offset(&sample_bytes(sample), present));
             if let Some(offset) = learned {
                 tracing::debug!("device names are {offset} bytes into ib_device");
                 self.settings.device_name_offset = offset;
@@ -220,10 +191,11 @@ impl Tracer {
 
     /// Removes calls whose thread ended before a return probe saw them end.
     fn give_up_calls(&mut self, calls: &mut Vec<(u64, records::call)>, now_ns: u64) {
+        let processes = Processes::of(&self.host);
         calls.retain(|(pid_tgid, call)| {
             let old = now_ns.saturating_sub(call.start_ns) > STALE_CALL_NS;
             let (tgid, tid) = ((pid_tgid >> 32) as u32, *pid_tgid as u32);
-            if !old || host::thread_exists(&self.host, tgid, tid) {
+            if !old || !processes.thread_is_gone(tgid, tid) {
                 return true;
             }
             if self.maps.delete("calls", pid_tgid) {
@@ -235,23 +207,26 @@ impl Tracer {
 
     fn lost(&mut self) -> Result<Vec<LostUpdates>, EventsError> {
         let mut lost = decode::lost(&self.maps.array("lost", records::LOST_REASONS)?);
-        lost.push(LostUpdates {
-            source: "calls".to_owned(),
-            reason: "abandoned",
-            count: self.abandoned_calls,
-        });
-        let profiles = self.probes.as_mut().map(KprobeEvents::profile).unwrap_or_default();
-        lost.extend(profiles.into_iter().map(|(source, profile)| LostUpdates {
-            source,
-            reason: "probe_missed",
-            count: profile.missed,
-        }));
+        let mut add = |source: String, reason, count| {
+            lost.push(LostUpdates { source, reason, count });
+        };
+        add("calls".to_owned(), "abandoned", self.abandoned_calls);
+        if let Some(probes) = &mut self.probes {
+            for (program, profile) in probes.profile() {
+                add(program, "probe_missed", profile.missed);
+            }
+        } else {
+            for Attached { program, link } in &self.attached {
+                if let Some(missed) = kprobe_misses(link) {
+                    add(program.clone(), "probe_missed", missed);
+                }
+            }
+        }
         for object in &self.objects {
             for program in object.progs().filter(libbpf_rs::Program::autoload) {
                 let count = recursion_misses(program.as_fd());
                 if count > 0 {
-                    let source = program.name().to_string_lossy().into_owned();
-                    lost.push(LostUpdates { source, reason: "recursion", count });
+                    add(program.name().to_string_lossy().into_owned(), "recursion", count);
                 }
             }
         }
@@ -274,10 +249,11 @@ impl Tracer {
 impl Drop for Tracer {
     /// Taking out a probe waits for a grace period of the kernel: all wait for theirs at once.
     fn drop(&mut self) {
-        let links = std::mem::take(&mut self.links);
+        let attached = std::mem::take(&mut self.attached);
         std::thread::scope(|scope| {
-            for link in links {
-                scope.spawn(move || drop(link));
+            for one in attached {
+                // Refused a thread, the closure is dropped here, and the link with it.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(one));
             }
         });
     }
@@ -285,7 +261,9 @@ impl Drop for Tracer {
 
 impl KernelEvents for Tracer {
     fn snapshot(&mut self) -> Result<Snapshot, EventsError> {
-        let sampled = self.sampled_names()?;
+        self.follow_modules()?;
+        let present = host::device_names(&self.host).unwrap_or_default();
+        let sampled = self.sampled_names(&present)?;
         let devices = self.maps.rows("devices")?;
         let names = DeviceNames::new(&devices, |pointer| {
             sampled.iter().find(|(at, _)| *at == pointer).map(|(_, name)| name.clone())
@@ -306,8 +284,10 @@ impl KernelEvents for Tracer {
             self.map_use("totals", totals.len() as u64)?,
             self.map_use("failures", failures.len() as u64)?,
             self.map_use("devices", devices.len() as u64)?,
+            self.map_use("device_samples", sampled.len() as u64)?,
         ];
         Ok(Snapshot {
+            present,
             devices: decode::device_totals(&totals, &names),
             failures: decode::failures(&failures, &names),
             processes: processes
@@ -337,33 +317,15 @@ impl KernelEvents for Tracer {
     }
 }
 
-fn settings(facts: &KernelFacts) -> records::settings {
+fn settings(offsets: &FieldOffsets) -> records::settings {
     let known = |offset: Option<u32>| offset.unwrap_or(records::OFFSET_UNKNOWN);
     records::settings {
         counting_since_ns: 0,
         page_bytes: rustix::param::page_size() as u32,
-        device_name_offset: known(facts.offsets.device_name),
-        attrs_context_offset: known(facts.offsets.attrs_context),
-        context_device_offset: known(facts.offsets.context_device),
+        device_name_offset: known(offsets.device_name),
+        attrs_context_offset: known(offsets.attrs_context),
+        context_device_offset: known(offsets.context_device),
     }
-}
-
-fn without_fentry(stem: &str, facts: &KernelFacts, options: &EbpfOptions) -> Option<PlannedStem> {
-    let facts = KernelFacts { vmlinux_btf: false, ..facts.clone() };
-    let options = EbpfOptions { attach: AttachMode::Auto, ..options.clone() };
-    AttachPlan::choose(&facts, &options).stems.into_iter().find(|p| p.stem.name == stem)
-}
-
-fn with_program(
-    object: &Object,
-    name: &str,
-    attach: impl FnOnce(&libbpf_rs::ProgramMut<'_>) -> libbpf_rs::Result<Link>,
-) -> Result<Link, String> {
-    let program = object
-        .progs_mut()
-        .find(|program| program.name() == name)
-        .ok_or_else(|| format!("the object has no program {name}"))?;
-    attach(&program).map_err(|error| format!("{name}: {}", one_line(Some(&error))))
 }
 
 fn sample_bytes(sample: &records::device_sample) -> Vec<u8> {
@@ -371,23 +333,13 @@ fn sample_bytes(sample: &records::device_sample) -> Vec<u8> {
     sample.bytes[..length].iter().map(|c| *c as u8).collect()
 }
 
-/// An error with its causes, on one line.
-fn one_line(error: Option<&libbpf_rs::Error>) -> String {
-    error.map(|error| format!("{error:#}").replace('\n', " ")).unwrap_or_default()
-}
-
+/// EPERM is a missing capability; the verifier's refusals are EACCES and others.
 fn load_error(error: &libbpf_rs::Error) -> EventsError {
-    // EPERM is a missing capability; the verifier's refusals are EACCES and others.
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(at) = cause {
-        if let Some(io) = at.downcast_ref::<io::Error>()
-            && io.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
-        {
-            return EventsError::Denied(one_line(Some(error)));
-        }
-        cause = at.source();
+    if os_error(error) == Some(Errno::PERM.raw_os_error()) {
+        EventsError::Denied(one_line(error))
+    } else {
+        EventsError::Unsupported(one_line(error))
     }
-    EventsError::Unsupported(one_line(Some(error)))
 }
 
 /// The clock of bpf_ktime_get_ns.
@@ -408,28 +360,4 @@ fn quiet_libbpf() {
             tracing::debug!(target: "libbpf", "{}", text.trim_end());
         }
     })));
-}
-
-/// Kernel memory of a map, as its fdinfo tells; 0 where it doesn't.
-fn map_memory(map: BorrowedFd<'_>) -> u64 {
-    use std::os::fd::AsRawFd;
-    std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_raw_fd()))
-        .ok()
-        .and_then(|text| {
-            text.lines().find_map(|line| line.strip_prefix("memlock:")?.trim().parse().ok())
-        })
-        .unwrap_or(0)
-}
-
-/// Runs of a program that the kernel left out because it was already inside one; 0 before 5.12.
-#[allow(unsafe_code)]
-fn recursion_misses(program: BorrowedFd<'_>) -> u64 {
-    use std::os::fd::AsRawFd;
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut length = size_of_val(&info) as u32;
-    // SAFETY: `info` is as large as `length` says, and zeroed.
-    let status = unsafe {
-        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length)
-    };
-    if status == 0 { info.recursion_misses } else { 0 }
 }

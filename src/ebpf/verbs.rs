@@ -21,6 +21,12 @@ pub static STEM: Stem = Stem {
             modules: UVERBS,
             shape: Shape::Entry,
         },
+        Hook {
+            name: "verbs_close",
+            symbol: "ib_uverbs_close",
+            modules: UVERBS,
+            shape: Shape::Entry,
+        },
         call("verbs_reg_mr", "ib_uverbs_reg_mr", UVERBS),
         call("verbs_rereg_mr", "ib_uverbs_rereg_mr", UVERBS),
         call("verbs_reg_dmabuf_mr", "ib_uverbs_handler_UVERBS_METHOD_REG_DMABUF_MR", UVERBS),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub use infiniband::device_names;
 pub use kallsyms::{Home, Symbols};
 pub use modules::Modules;
-pub use process::{Presence, presence, thread_exists};
+pub use process::{Presence, Processes};
 pub use tracefs::tracefs;
 
 /// Where /proc and /sys are.
@@ -22,13 +22,11 @@ pub struct Host {
     root: PathBuf,
 }
 
-/// A file of the host that could not be read or understood.
+/// A file of the host that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     #[error("{path}: {source}", path = path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path}: {what} is {value:?}, expected {expected}", path = path.display())]
-    Parse { path: PathBuf, what: &'static str, value: String, expected: &'static str },
 }
 
 impl Host {

@@ -15,26 +15,55 @@ pub enum Presence {
     Unknown,
 }
 
-/// Looks the process up by pid and by the start time of its leader in nanoseconds of boot time.
-///
-/// /proc gives the start in clock ticks of 10 ms, so that is how exactly it is compared.
-#[must_use]
-pub fn presence(host: &Host, tgid: u32, start_ns: u64) -> Presence {
-    match std::fs::read(host.path(format!("proc/{tgid}/stat"))) {
-        Ok(stat) => judge(&stat, start_ns),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Presence::Gone,
-        // A process that vanished between open and read.
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
-            Presence::Gone
+/// The processes that /proc shows.
+#[derive(Debug)]
+pub struct Processes<'a> {
+    host: &'a Host,
+    all_visible: bool,
+}
+
+impl<'a> Processes<'a> {
+    #[must_use]
+    pub fn of(host: &'a Host) -> Self {
+        /// PROC_PID_INIT_INO: the pid namespace that the kernel started with.
+        const INITIAL: &str = "pid:[4026531836]";
+        let namespace = std::fs::read_link(host.path("proc/self/ns/pid"));
+        Self { host, all_visible: namespace.is_ok_and(|at| at.as_os_str() == INITIAL) }
+    }
+
+    /// Whether the pids of the kernel are those of this /proc.
+    #[must_use]
+    pub fn all_visible(&self) -> bool {
+        self.all_visible
+    }
+
+    /// Looks a process up by pid and by the start time of its leader in nanoseconds of boot time.
+    ///
+    /// /proc gives the start in clock ticks of 10 ms, so that is how exactly it is compared.
+    #[must_use]
+    pub fn presence(&self, tgid: u32, start_ns: u64) -> Presence {
+        if !self.all_visible {
+            return Presence::Unknown;
         }
-        Err(_) => Presence::Unknown,
+        match std::fs::read(self.host.path(format!("proc/{tgid}/stat"))) {
+            Ok(stat) => judge(&stat, start_ns),
+            Err(error) if vanished(&error) => Presence::Gone,
+            Err(_) => Presence::Unknown,
+        }
+    }
+
+    /// Whether a thread of a process is known to have ended.
+    #[must_use]
+    pub fn thread_is_gone(&self, tgid: u32, tid: u32) -> bool {
+        let task = self.host.path(format!("proc/{tgid}/task/{tid}"));
+        self.all_visible && std::fs::metadata(task).is_err_and(|error| vanished(&error))
     }
 }
 
-/// Whether a thread of a process still exists.
-#[must_use]
-pub fn thread_exists(host: &Host, tgid: u32, tid: u32) -> bool {
-    host.path(format!("proc/{tgid}/task/{tid}")).exists()
+/// Never there, or gone between open and read.
+fn vanished(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 fn judge(stat: &[u8], start_ns: u64) -> Presence {

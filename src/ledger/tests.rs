@@ -7,7 +7,6 @@ fn row(tgid: u32, start_ns: u64, registrations: u64, active: i64) -> Process {
     Process {
         key: ProcessKey { tgid, start_ns },
         comm: "worker".into(),
-        cgroup_id: 1,
         counters: ProcessCounters { registrations, ..Default::default() },
         gauges: ProcessGauges { active, active_bytes: active * 4096, ..Default::default() },
         live_pins: active,

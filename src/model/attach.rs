@@ -14,8 +14,6 @@ pub enum Attach {
 }
 
 impl Attach {
-    pub const ALL: [Self; 4] = [Self::Fentry, Self::Kprobe, Self::Pending, Self::None];
-
     /// The value of the label `attach`.
     #[must_use]
     pub fn label(self) -> &'static str {
@@ -24,6 +22,36 @@ impl Attach {
             Self::Kprobe => "kprobe",
             Self::Pending => "pending",
             Self::None => "none",
+        }
+    }
+
+    #[must_use]
+    pub fn watches(self) -> bool {
+        matches!(self, Self::Fentry | Self::Kprobe)
+    }
+}
+
+/// Why a hook is not attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// The kernel has no such function: nothing is missed.
+    NoFunction,
+    /// It may come with a module, but nothing can wait for it here.
+    NotLoaded,
+    /// The kernel has it and refuses for lack of rights.
+    Denied(String),
+    /// The kernel has it and refuses.
+    Refused(String),
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoFunction => f.write_str("this kernel has no such function"),
+            Self::NotLoaded => f.write_str(
+                "its module is not loaded, and without a writable tracefs none can be waited for",
+            ),
+            Self::Denied(why) | Self::Refused(why) => f.write_str(why),
         }
     }
 }
@@ -36,6 +64,6 @@ pub struct HookState {
     /// The kernel function.
     pub symbol: &'static str,
     pub attach: Attach,
-    /// Why it is not watched; empty when it is.
-    pub reason: String,
+    /// None unless `attach` is [`Attach::None`].
+    pub trouble: Option<Trouble>,
 }

@@ -6,7 +6,7 @@ mod histogram;
 mod process;
 mod snapshot;
 
-pub use attach::{Attach, HookState};
+pub use attach::{Attach, HookState, Trouble};
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
 pub use process::{Process, ProcessCounters, ProcessGauges, ProcessKey};
 pub use snapshot::{

@@ -15,7 +15,6 @@ pub struct ProcessKey {
 pub struct ProcessCounters {
     pub registrations: u64,
     pub registration_ns: u64,
-    pub registered_bytes: u64,
     /// Registration times by [`super::PROCESS_BOUNDS_SECONDS`], and above.
     pub slots: [u64; 7],
     /// Failed registrations, by [`Cause::ALL`].
@@ -38,7 +37,6 @@ impl ProcessCounters {
         Self {
             registrations: join(self.registrations, with.registrations),
             registration_ns: join(self.registration_ns, with.registration_ns),
-            registered_bytes: join(self.registered_bytes, with.registered_bytes),
             slots: std::array::from_fn(|i| join(self.slots[i], with.slots[i])),
             failures: std::array::from_fn(|i| join(self.failures[i], with.failures[i])),
         }
@@ -56,10 +54,6 @@ pub struct ProcessGauges {
     pub active: i64,
     /// Lengths asked for.
     pub active_bytes: i64,
-    /// Whole pages pinned for MRs.
-    pub mr_pinned_bytes: i64,
-    /// Whole pages pinned for queues and DevX buffers.
-    pub other_pinned_bytes: i64,
     /// Largest MR registered since the process last held none.
     pub largest_bytes: u64,
 }
@@ -71,8 +65,6 @@ impl ProcessGauges {
         Self {
             active: self.active + more.active,
             active_bytes: self.active_bytes + more.active_bytes,
-            mr_pinned_bytes: self.mr_pinned_bytes + more.mr_pinned_bytes,
-            other_pinned_bytes: self.other_pinned_bytes + more.other_pinned_bytes,
             largest_bytes: self.largest_bytes.max(more.largest_bytes),
         }
     }
@@ -83,7 +75,6 @@ impl ProcessGauges {
 pub struct Process {
     pub key: ProcessKey,
     pub comm: String,
-    pub cgroup_id: u64,
     pub counters: ProcessCounters,
     pub gauges: ProcessGauges,
     /// Umems that still name this process, registered or about to be.

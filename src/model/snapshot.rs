@@ -117,6 +117,31 @@ pub struct DeviceTotals {
     pub pinned_bytes: [i64; PinUse::ALL.len()],
 }
 
+impl DeviceTotals {
+    /// Slots of every histogram: see [`super::power_of_four_bounds`].
+    pub const SLOTS: usize = 28;
+
+    /// A device and kind on which nothing happened.
+    #[must_use]
+    pub fn idle(device: &str, kind: MrKind) -> Self {
+        Self {
+            device: device.to_owned(),
+            kind,
+            registration_ns: 0,
+            pin_ns: 0,
+            deregistration_ns: 0,
+            registered_bytes: 0,
+            registration_slots: vec![0; Self::SLOTS],
+            pin_slots: vec![0; Self::SLOTS],
+            deregistration_slots: vec![0; Self::SLOTS],
+            size_slots: vec![0; Self::SLOTS],
+            active: 0,
+            active_bytes: 0,
+            pinned_bytes: [0; PinUse::ALL.len()],
+        }
+    }
+}
+
 /// Failed registrations of one device, errno and cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -157,6 +182,8 @@ pub struct MapUse {
 /// All maps, read once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
+    /// Names of all RDMA devices that exist, whether anything was registered on them or not.
+    pub present: Vec<String>,
     pub devices: Vec<DeviceTotals>,
     pub failures: Vec<Failure>,
     pub processes: Vec<Process>,

@@ -62,7 +62,7 @@ pub async fn listen(address: &ListenAddress) -> Result<TcpListener, ListenError>
 /// Serves until `stop` completes, then gives requests under way a moment.
 ///
 /// # Errors
-/// The listener fails.
+/// The listener fails, or the pages' thread has ended.
 pub async fn serve(
     listener: TcpListener,
     pages: Pages,
@@ -74,8 +74,9 @@ pub async fn serve(
         // Received or not: the grace below ends either way.
         let _ = stopping.send(());
     };
-    let server = axum::serve(listener, router(pages)).with_graceful_shutdown(signal);
+    let server = axum::serve(listener, router(pages.clone())).with_graceful_shutdown(signal);
     tokio::select! {
+        () = pages.ended() => Err(io::Error::other("the thread that reads the kernel has ended")),
         served = server.into_future() => served,
         () = async {
             if stopped.await.is_ok() {
@@ -103,9 +104,7 @@ fn router(pages: Pages) -> Router {
 
 async fn metrics(State(pages): State<Pages>) -> Response {
     match tokio::time::timeout(PAGE_DEADLINE, pages.get()).await {
-        Ok(Ok(text)) => {
-            ([(CONTENT_TYPE_HEADER, CONTENT_TYPE)], text.as_ref().clone()).into_response()
-        }
+        Ok(Ok(text)) => ([(CONTENT_TYPE_HEADER, CONTENT_TYPE)], text).into_response(),
         Ok(Err(error)) => unavailable(&error.to_string()),
         Err(_) => unavailable("the page took too long"),
     }

@@ -109,6 +109,11 @@ const OWN: &[OwnCase] = &[
         lifecycle::a_stop_leaves_no_probe_and_a_kill_s_are_cleared,
     ),
     (
+        "a_process_with_queues_alone_is_forgotten_after_its_end",
+        holders::a_process_with_queues_alone_is_forgotten_after_its_end,
+    ),
+    ("probes_wait_for_modules_that_come_later", lifecycle::probes_wait_for_modules_that_come_later),
+    (
         "without_tracefs_the_perf_pmu_s_kprobes_count_the_same",
         lifecycle::without_tracefs_the_perf_pmu_s_kprobes_count_the_same,
     ),

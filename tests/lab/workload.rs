@@ -88,15 +88,8 @@ pub fn vm_pin(pid: u32) -> Result<f64, String> {
 
 /// Count and total length of rxe0's MRs, by RDMA netlink.
 pub fn kernel_mrs() -> Result<(f64, f64), String> {
-    let output = Command::new("rdma")
-        .args(["-j", "resource", "show", "mr", "link", "rxe0/1"])
-        .output()
-        .and_then(|output| match output.stdout.is_empty() {
-            // Older iproute2 filters MRs by device alone.
-            true => Command::new("rdma").args(["-j", "resource", "show", "mr"]).output(),
-            false => Ok(output),
-        })
-        .map_err(|error| format!("rdma: {error}"))?;
+    let output = Command::new("rdma").args(["-j", "resource", "show", "mr"]).output();
+    let output = output.map_err(|error| format!("rdma: {error}"))?;
     let rows: Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("rdma: {e}"))?;
     let rows = rows.as_array().ok_or("rdma: no list")?;
     let lengths: f64 = rows.iter().filter_map(|row| row["mrlen"].as_f64()).sum();

@@ -80,6 +80,18 @@ pub fn pins_outside_a_registration_are_queue_buffers(lab: &Lab<'_>) -> Outcome {
     pinner.end()
 }
 
+/// A process that only ever pinned queues leaves nothing: its row in the kernel is freed.
+pub fn a_process_with_queues_alone_is_forgotten_after_its_end(mode: Mode) -> Outcome {
+    load_module()?;
+    let exporter = Exporter::start(mode.flags())?;
+    let (pinner, _) = Workload::spawn(&["target/lab/queue_pin", "rxe0", "4096", "2"])?;
+    let rows = "mrscope_map_entries{map=\"processes\"}";
+    equal("rows while it lives", exporter.page()?.or_zero(rows), 1.0)?;
+    pinner.end()?;
+    wait_for("its row to be freed", || Ok(exporter.page()?.value(rows) == Some(0.0)))?;
+    exporter.stop().map(|_| ())
+}
+
 fn load_module() -> Outcome {
     if std::path::Path::new("/dev/mrscope_lab").exists() {
         return Ok(());

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::cases::*;
-use crate::exporter::Exporter;
+use crate::exporter::{Exporter, wait_for};
 use crate::page::get;
 use crate::workload::Workload;
 
@@ -110,6 +110,64 @@ pub fn a_stop_leaves_no_probe_and_a_kill_s_are_cleared(mode: Mode) -> Outcome {
         return Err(format!("the next start left: {left}"));
     }
     next.stop().map(|_| ())
+}
+
+/// Takes the RDMA modules out of the kernel for its lifetime.
+struct WithoutRdma;
+
+impl WithoutRdma {
+    fn begin() -> Result<Self, String> {
+        // Users before what they use; what is not loaded is no error.
+        for module in [
+            "mrscope_lab",
+            "rdma_rxe",
+            "rdma_ucm",
+            "rdma_cm",
+            "iw_cm",
+            "ib_cm",
+            "ib_umad",
+            "ib_uverbs",
+            "ib_core",
+        ] {
+            run(&["rmmod", module])?;
+        }
+        let begun = Self;
+        if std::path::Path::new("/sys/module/ib_core").exists() {
+            return Err("ib_core is still loaded: the case proves nothing".to_owned());
+        }
+        Ok(begun)
+    }
+}
+
+impl Drop for WithoutRdma {
+    fn drop(&mut self) {
+        let _ = run(&["modprobe", "-a", "ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm", "rdma_rxe"]);
+        let _ = run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "dummy0"]);
+        let device = std::path::Path::new("/dev/infiniband/uverbs0");
+        let _ = wait_for("the device's file", || Ok(device.exists()));
+        let _ = run(&["chmod", "666", "/dev/infiniband/uverbs0"]);
+    }
+}
+
+/// Probes are set while no RDMA module is loaded, and live once they are.
+pub fn probes_wait_for_modules_that_come_later(mode: Mode) -> Outcome {
+    let without = WithoutRdma::begin()?;
+    let state =
+        |state: &str| format!("mrscope_collector_state{{collector=\"mr\",state=\"{state}\"}}");
+    let exporter = Exporter::start(mode.flags())?;
+    equal("no data yet", exporter.page()?.or_zero(&state("no_data")), 1.0)?;
+
+    drop(without);
+    let mut workload = Workload::start()?;
+    workload.ask("reg count=6 size=10000")?;
+    let page = exporter.page()?;
+    equal("state", page.or_zero(&state("ok")), 1.0)?;
+    equal("mr_active", page.or_zero(ACTIVE), 6.0)?;
+    equal("mr_active_bytes", page.or_zero(ACTIVE_BYTES), 60_000.0)?;
+    equal("queue buffers", page.or_zero(PINNED_QUEUE), 0.0)?;
+    workload.end()?;
+    equal("after", exporter.page()?.or_zero(ACTIVE), 0.0)?;
+    exporter.stop().map(|_| ())
 }
 
 /// Unmounts tracefs for its lifetime.
