@@ -56,3 +56,64 @@ fn programs(planned: &PlannedHook) -> Vec<String> {
         Rung::Absent(_) => Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::hook::STEMS;
+    use super::super::records::{self, device_sample};
+    use super::*;
+
+    fn open(object: &[u8]) -> OpenObject {
+        ObjectBuilder::default().open_memory(object).unwrap()
+    }
+
+    #[test]
+    fn both_languages_agree_on_the_size_of_every_row() {
+        let sizes: [(&str, usize, usize); 13] = [
+            ("settings", 4, size_of::<records::settings>()),
+            ("lost", 4, 8),
+            ("gauges", 4, 8),
+            ("calls", 8, size_of::<records::call>()),
+            ("pins", 8, size_of::<records::pin>()),
+            ("processes", size_of::<records::process_key>(), size_of::<records::process>()),
+            ("totals", size_of::<records::totals_key>(), size_of::<records::totals>()),
+            ("failures", size_of::<records::failure_key>(), 8),
+            ("devices", 8, size_of::<records::device>()),
+            ("device_samples", 8, size_of::<device_sample>()),
+            ("totals_at_birth", 4, size_of::<records::totals>()),
+            ("process_at_birth", 4, size_of::<records::process>()),
+            ("sample_scratch", 4, size_of::<device_sample>()),
+        ];
+        for stem in STEMS {
+            let object = open(stem.object);
+            for map in object.maps() {
+                let name = map.name().to_string_lossy();
+                let (_, key, value) = sizes
+                    .iter()
+                    .find(|(known, ..)| *known == name)
+                    .unwrap_or_else(|| panic!("{}: the map {name} is not known here", stem.name));
+                assert_eq!(map.key_size() as usize, *key, "{name}");
+                assert_eq!(map.value_size() as usize, *value, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_program_belongs_to_a_hook_and_every_hook_has_its_programs() {
+        for stem in STEMS {
+            let written: BTreeSet<String> = open(stem.object)
+                .progs()
+                .map(|program| program.name().to_string_lossy().into_owned())
+                .collect();
+            let wanted: BTreeSet<String> = stem
+                .hooks
+                .iter()
+                .flat_map(|hook| hook.shape.sides().iter().map(move |side| (hook, *side)))
+                .flat_map(|(hook, side)| [hook.kprobe_program(side), hook.fentry_program(side)])
+                .collect();
+            assert_eq!(written, wanted, "{}", stem.name);
+        }
+    }
+}

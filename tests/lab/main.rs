@@ -22,7 +22,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "--in-guest") {
         let kernel = arguments.get(1).map_or("", String::as_str);
-        return cases::run(kernel, arguments.get(2).map(String::as_str));
+        let parallel = arguments.iter().any(|argument| argument == "--parallel");
+        let filter = arguments.iter().skip(2).find(|argument| !argument.starts_with('-'));
+        return cases::run(kernel, parallel, filter.map(String::as_str));
     }
     if arguments.iter().any(|argument| argument == "--bench-in-guest") {
         return match bench::run() {
@@ -44,14 +46,16 @@ fn main() -> ExitCode {
 fn boot_all(filter: Option<&str>) -> ExitCode {
     let (mut passed, mut failed) = (0, 0);
     for kernel in kernels() {
-        match boot(&kernel, filter) {
-            Ok((good, bad)) => {
-                passed += good;
-                failed += bad;
-            }
-            Err(error) => {
-                println!("lab {kernel}: {error}");
-                failed += 1;
+        for parallel in [false, true] {
+            match boot(&kernel, parallel, filter) {
+                Ok((good, bad)) => {
+                    passed += good;
+                    failed += bad;
+                }
+                Err(error) => {
+                    println!("lab {kernel}: {error}");
+                    failed += 1;
+                }
             }
         }
     }
@@ -69,7 +73,7 @@ fn bench_on_first_kernel() -> ExitCode {
     let kernel = kernels().into_iter().next().unwrap_or_default();
     let run = || -> Result<bool, String> {
         build_c_programs()?;
-        let status = guest(&kernel, None)?.arg("--bench-in-guest").status();
+        let status = guest(&kernel, false, None)?.arg("--bench-in-guest").status();
         Ok(status.map_err(|error| error.to_string())?.success())
     };
     match run() {
@@ -83,12 +87,13 @@ fn bench_on_first_kernel() -> ExitCode {
 }
 
 /// guest.sh with this program as its command; arguments of the program may follow.
-fn guest(kernel: &str, module: Option<&str>) -> Result<Command, String> {
+fn guest(kernel: &str, parallel: bool, module: Option<&str>) -> Result<Command, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new("tests/lab/guest.sh");
     command
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["--kernel", kernel, "--timeout", GUEST_SECONDS, "--append", "hugepages=192"])
+        .args(parallel.then_some("--parallel"))
         .stderr(Stdio::inherit());
     if let Some(module) = module {
         command.args(["--env", &format!("LAB_MODULE={module}")]);
@@ -97,11 +102,15 @@ fn guest(kernel: &str, module: Option<&str>) -> Result<Command, String> {
     Ok(command)
 }
 
-fn boot(kernel: &str, filter: Option<&str>) -> Result<(u32, u32), String> {
+fn boot(kernel: &str, parallel: bool, filter: Option<&str>) -> Result<(u32, u32), String> {
     let module = tool(&["tests/lab/module.sh", kernel])?;
     build_c_programs()?;
-    let output = guest(kernel, Some(module.trim()))?
+    if !cases::any(parallel, filter) {
+        return Ok((0, 0));
+    }
+    let output = guest(kernel, parallel, Some(module.trim()))?
         .args(["--in-guest", kernel])
+        .args(parallel.then_some("--parallel"))
         .args(filter)
         .output()
         .map_err(|error| format!("guest.sh: {error}"))?;

@@ -30,7 +30,7 @@ pub static LOST_UPDATES: Metric = metric(
     "mrscope_lost_updates_total",
     Kind::Counter,
     &["source", "reason"],
-    "Events that could not be counted: by a full map, or a probe that was missed; figures are short by at most these.",
+    "Events that could not be counted: a map was full, or a probe was missed. Counters are short by these; a missed release leaves a gauge too high.",
 );
 pub static MAP_ENTRIES: Metric =
     metric("mrscope_map_entries", Kind::Gauge, &["map"], "Rows in use of a BPF map.");
