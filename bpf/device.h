@@ -49,8 +49,9 @@ __noinline __u64 device_id(__u64 pointer)
 	if (set->device_name_offset == OFFSET_UNKNOWN) {
 		sample_device(pointer);
 	} else {
-		if (bpf_probe_read_kernel_str(seen.name, sizeof(seen.name),
-					      (void *)(pointer + set->device_name_offset)) <= 0)
+		/* Whole: what a rename leaves behind the NUL makes another id of the same name. */
+		if (bpf_probe_read_kernel(seen.name, sizeof(seen.name),
+					  (void *)(pointer + set->device_name_offset)))
 			return 0;
 		id = 0xcbf29ce484222325ULL;
 #pragma unroll
@@ -58,7 +59,7 @@ __noinline __u64 device_id(__u64 pointer)
 			id = (id ^ words[i] ^ (words[i] >> 29)) * 0x9e3779b97f4a7c15ULL;
 	}
 	if (!bpf_map_lookup_elem(&devices, &id)) {
-		long error = bpf_map_update_elem(&devices, &id, &seen, BPF_NOEXIST);
+		__s32 error = bpf_map_update_elem(&devices, &id, &seen, BPF_NOEXIST);
 
 		if (error && error != -EEXIST) {
 			count_lost(LOST_DEVICES_FULL);

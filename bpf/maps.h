@@ -4,6 +4,9 @@
  * Hashes are preallocated: an allocation inside a probe warns on kernels before 6.1 and can fail
  * on all. User space may change max_entries before the load. None is an LRU: a full map is
  * counted in `lost`, never healed by forgetting a live row.
+ *
+ * Results of map helpers are taken as 32 bits: before 6.4 (d7ba4cc900bf) the verifier calls the
+ * map's own function, whose int leaves the upper half of the register as it was.
  */
 #ifndef MRSCOPE_MAPS_H
 #define MRSCOPE_MAPS_H
@@ -23,7 +26,6 @@
 
 MAP(settings, BPF_MAP_TYPE_ARRAY, 1, __u32, struct settings);
 MAP(lost, BPF_MAP_TYPE_ARRAY, LOST_REASONS, __u32, __u64);
-MAP(gauges, BPF_MAP_TYPE_ARRAY, GAUGES, __u32, __s64);
 /* Each return probe follows 4096 calls at most; more threads than that inside are counted lost. */
 MAP(calls, BPF_MAP_TYPE_HASH, 4096, __u64, struct call);
 MAP(pins, BPF_MAP_TYPE_HASH, 131072, __u64, struct pin);
@@ -45,14 +47,6 @@ static __always_inline void count_lost(__u32 reason)
 		__sync_fetch_and_add(count, 1);
 }
 
-static __always_inline void move_gauge(__u32 gauge, __s64 by)
-{
-	__s64 *value = bpf_map_lookup_elem(&gauges, &gauge);
-
-	if (value)
-		__sync_fetch_and_add(value, by);
-}
-
 static __always_inline const struct settings *the_settings(void)
 {
 	__u32 row = 0;
@@ -68,15 +62,16 @@ static __always_inline int began_before_us(const struct call *call)
 	return !set || !set->counting_since_ns || call->start_ns < set->counting_since_ns;
 }
 
-static __always_inline struct process_key current_process(void)
+/* Fills in whose call it is, once. */
+static __always_inline void learn_owner(struct call *call)
 {
-	struct task_struct *leader = BPF_CORE_READ(current_task(), group_leader);
-	struct process_key key = {
-	    .start_boottime_ns = BPF_CORE_READ(leader, start_boottime),
-	    .tgid = bpf_get_current_pid_tgid() >> 32,
-	};
+	struct task_struct *leader;
 
-	return key;
+	if (call->owner.tgid)
+		return;
+	leader = BPF_CORE_READ(current_task(), group_leader);
+	call->owner.start_boottime_ns = BPF_CORE_READ(leader, start_boottime);
+	call->owner.tgid = bpf_get_current_pid_tgid() >> 32;
 }
 
 /* The caller's row, made at its first event with the name that its leader had then. */
@@ -85,7 +80,7 @@ static __always_inline struct process *enter_process(const struct process_key *k
 	struct process *row = bpf_map_lookup_elem(&processes, key);
 	__u32 zero = 0;
 	void *born;
-	long error;
+	__s32 error;
 
 	if (row)
 		return row;
@@ -113,7 +108,7 @@ static __always_inline struct totals *enter_totals(__u64 device, __u32 kind)
 	if (!row) {
 		__u32 zero = 0;
 		void *born = bpf_map_lookup_elem(&totals_at_birth, &zero);
-		long error;
+		__s32 error;
 
 		if (!born)
 			return 0;

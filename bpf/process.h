@@ -40,7 +40,6 @@ struct process {
 	char comm[COMM_BYTES];
 	__u32 named; /* comm is written; a row is born without */
 	__u32 unused;
-	__u64 registrations;
 	__u64 registration_ns;
 	__u64 registration_slots[PROCESS_SLOTS];
 	__u64 failures[CAUSES];

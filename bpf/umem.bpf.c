@@ -107,12 +107,10 @@ static __always_inline int insert_pin(__u64 umem, const struct pin *pin)
 {
 	struct pin *stale;
 	struct pin old;
-	long error = bpf_map_update_elem(&pins, &umem, pin, BPF_NOEXIST);
+	__s32 error = bpf_map_update_elem(&pins, &umem, pin, BPF_NOEXIST);
 
-	if (!error) {
-		move_gauge(GAUGE_PINS, 1);
+	if (!error)
 		return 1;
-	}
 	if (error != -EEXIST) {
 		count_lost(LOST_PINS_FULL);
 		return 0;
@@ -130,8 +128,7 @@ static __always_inline int insert_pin(__u64 umem, const struct pin *pin)
 
 static __always_inline void pin_made(struct call *call, __u64 umem)
 {
-	struct process_key owner = current_process();
-	struct process *process = enter_process(&owner);
+	struct process *process;
 	struct pin pin = {
 	    .device = call->device,
 	    .born_ns = call->start_ns,
@@ -141,9 +138,11 @@ static __always_inline void pin_made(struct call *call, __u64 umem)
 	    .committed = call->verb == VERB_NONE,
 	};
 
+	learn_owner(call);
+	process = enter_process(&call->owner);
 	/* Without a row now, none may be lowered later. */
 	if (process)
-		pin.owner = owner;
+		pin.owner = call->owner;
 	if (pin.kind == KIND_HOST || pin.kind == KIND_PEER)
 		pin.pinned_bytes = span_bytes(page_bytes(), call->address, call->length_bytes);
 	if (call->verb == VERB_DEVX_UMEM_REG)
@@ -212,7 +211,6 @@ static __noinline int release_enter(__u64 umem)
 	pin = *row;
 	if (bpf_map_delete_elem(&pins, &umem))
 		return 0;
-	move_gauge(GAUGE_PINS, -1);
 	forget_pin(&pin);
 	/* Only the umem tells a deregistration what kind of MR it ended. */
 	call = bpf_map_lookup_elem(&calls, &thread);

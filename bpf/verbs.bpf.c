@@ -105,7 +105,7 @@ static __always_inline void count_failure(const struct call *call, struct proces
 	count = bpf_map_lookup_elem(&failures, &key);
 	if (!count) {
 		__u64 zero = 0;
-		long full = bpf_map_update_elem(&failures, &key, &zero, BPF_NOEXIST);
+		__s32 full = bpf_map_update_elem(&failures, &key, &zero, BPF_NOEXIST);
 
 		if (full && full != -EEXIST) {
 			count_lost(LOST_FAILURES_FULL);
@@ -145,7 +145,6 @@ static __always_inline void count_registration(const struct call *call, struct p
 		}
 	}
 	if (process) {
-		__sync_fetch_and_add(&process->registrations, 1);
 		__sync_fetch_and_add(&process->registration_ns, ns);
 		if (slot < PROCESS_SLOTS)
 			__sync_fetch_and_add(&process->registration_slots[slot], 1);
@@ -155,7 +154,6 @@ static __always_inline void count_registration(const struct call *call, struct p
 static __always_inline void call_ended(struct call *call, __s32 result)
 {
 	__u64 ns = bpf_ktime_get_ns() - call->start_ns;
-	struct process_key owner;
 	struct process *process;
 	struct totals *row;
 
@@ -163,8 +161,8 @@ static __always_inline void call_ended(struct call *call, __s32 result)
 		return;
 	if (!call->device)
 		call->device = device_id(device_pointer_of(call));
-	owner = current_process();
-	process = enter_process(&owner);
+	learn_owner(call);
+	process = enter_process(&call->owner);
 	if (result) {
 		if (call->verb != VERB_DEVX_UMEM_REG)
 			count_failure(call, process, result);

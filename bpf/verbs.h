@@ -3,6 +3,7 @@
 #ifndef MRSCOPE_VERBS_H
 #define MRSCOPE_VERBS_H
 
+#include "process.h"
 #include "types.h"
 
 enum verb {
@@ -22,6 +23,7 @@ enum {
 
 /* What one thread is in the middle of, keyed by pid_tgid. */
 struct call {
+	struct process_key owner; /* tgid 0 until it was asked for */
 	__u64 start_ns;
 	__u64 object; /* uverbs_attr_bundle of a registration, ib_mr of a deregistration */
 	__u64 device;
@@ -73,12 +75,6 @@ enum lost_reason {
 	LOST_DEVICES_FULL,
 	LOST_FAILURES_FULL,
 	LOST_REASONS,
-};
-
-/* Rows of the gauges map. */
-enum gauge {
-	GAUGE_PINS, /* rows of the pins map */
-	GAUGES,
 };
 
 #endif

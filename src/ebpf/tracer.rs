@@ -275,8 +275,8 @@ impl KernelEvents for Tracer {
         let failures = self.maps.rows("failures")?;
         let processes: Vec<(records::process_key, records::process)> =
             self.maps.rows("processes")?;
-        let gauges: Vec<i64> = self.maps.array("gauges", records::GAUGES)?;
-        let pins = gauges[records::GAUGE_PINS as usize];
+        // Every pin names its process; the map itself is never walked.
+        let pins: i64 = processes.iter().map(|(_, row)| row.live_pins).sum();
         let maps = vec![
             self.map_use("calls", calls.len() as u64)?,
             self.map_use("pins", pins.max(0) as u64)?,

@@ -85,6 +85,10 @@ const SHARED: &[Case] = &[
         churn::a_hundred_thousand_registrations_are_all_counted,
     ),
     (
+        "rows_that_two_cpus_make_at_once_lose_nothing",
+        churn::rows_that_two_cpus_make_at_once_lose_nothing,
+    ),
+    (
         "processes_beyond_the_limit_are_counted_together",
         holders::processes_beyond_the_limit_are_counted_together,
     ),
@@ -127,6 +131,7 @@ const OWN: &[OwnCase] = &[
 const PARALLEL: &[&str] = &[
     "kill_9_of_a_holder_leaves_zero",
     "a_hundred_thousand_registrations_are_all_counted",
+    "rows_that_two_cpus_make_at_once_lose_nothing",
     "missed_returns_are_counted_and_explain_the_difference",
 ];
 

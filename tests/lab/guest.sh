@@ -96,6 +96,9 @@ for forward in "${forwards[@]}"; do
 done
 # loglevel=5 shows kernel warnings, which quiet would hide from the console.
 cmdline="console=ttyS0 quiet loglevel=5 panic=-1 nokaslr mitigations=off apparmor=0 selinux=0 audit=0"
+# The TSC as on real machines: the kernel distrusts an emulated one, and the HPET that it takes
+# instead makes each reading of the clock cost as much as a system call.
+cmdline+=" tsc=reliable clocksource=tsc"
 cmdline+=" random.trust_cpu=on cryptomgr.notests nmi_watchdog=0 8250.nr_uarts=2 log_buf_len=1M $append"
 
 # Qemu would leave its output non-blocking, which must not happen to the caller's.

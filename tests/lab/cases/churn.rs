@@ -46,6 +46,28 @@ pub fn a_hundred_thousand_registrations_are_all_counted(lab: &Lab<'_>) -> Outcom
     workload.end()
 }
 
+/// Two CPUs make a process's row at once, again and again: one of them finds it made.
+pub fn rows_that_two_cpus_make_at_once_lose_nothing(lab: &Lab<'_>) -> Outcome {
+    let before = lab.exporter.page()?;
+    for _ in 0..20 {
+        let mut workload = Workload::start()?;
+        workload.ask("churn threads=16 rounds=4 size=8192")?;
+        let pid = workload.pid;
+        let page = lab.exporter.page()?;
+        let count = of_process("registration_duration_seconds_count", pid);
+        equal("of the process", page.or_zero(&count), 64.0)?;
+        equal("held", page.or_zero(&of_process("active", pid)), 0.0)?;
+        workload.end()?;
+    }
+    let after = lab.exporter.page()?;
+    equal("registrations", after.or_zero(REGISTRATIONS) - before.or_zero(REGISTRATIONS), 1280.0)?;
+    for map in ["processes", "totals", "pins"] {
+        let lost = format!("mrscope_lost_updates_total{{reason=\"full\",source=\"{map}\"}}");
+        equal(&lost, after.or_zero(&lost), before.or_zero(&lost))?;
+    }
+    Ok(())
+}
+
 /// With one return probe at a time many returns are missed: fewer registrations are counted, and
 /// the misses say how many. Trampolines miss none, so there the difference is zero too.
 pub fn missed_returns_are_counted_and_explain_the_difference(mode: Mode) -> Outcome {
