@@ -127,6 +127,8 @@ impl WithoutRdma {
             "ib_cm",
             "ib_umad",
             "ib_uverbs",
+            // 7.x
+            "ib_uverbs_support",
             "ib_core",
         ] {
             run(&["rmmod", module])?;
