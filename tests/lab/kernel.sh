@@ -2,8 +2,8 @@
 # Owns the guest kernels: which Debian package serves each series, how it is
 # fetched and verified, and where it is cached.
 # Usage: kernel.sh SERIES     prints the kernel's folder, which holds vmlinuz,
-#                             vmlinux (if it can be unpacked), release and
-#                             lib/modules/<release>
+#                             vmlinux (if it can be unpacked), release, the suite
+#                             that it is from, and lib/modules/<release>
 set -euo pipefail
 
 # series, suite, package prefixes, pinned kernel, pinned package version.
@@ -20,10 +20,11 @@ readonly table='
 '
 # What follows "SERIES." in a kernel's name; leaves out -rt-, -cloud-, -dbg and -unsigned.
 readonly abi='[0-9]+(-[0-9]+)?([+][a-z0-9]+)*'
-readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 say() { printf 'kernel.sh: %s\n' "$*" >&2; }
 die() { say "$2"; exit "$1"; }
+# shellcheck source-path=SCRIPTDIR source=apt.sh
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/apt.sh"
 
 row=()
 while read -r -a fields; do
@@ -43,57 +44,8 @@ stamp=$cache/.series-$series
 cached() {
     local stamped_pin release
     [[ -r $stamp ]] && read -r stamped_pin release <"$stamp" || return 1
-    [[ $stamped_pin == "$pin" && -e $cache/$release/release ]] || return 1
+    [[ $stamped_pin == "$pin" && -e $cache/$release/suite ]] || return 1
     printf '%s\n' "$cache/$release"
-}
-
-# The mirror is the one that this machine's apt uses.
-mirror_of() {
-    local uri release main='' security=''
-    while read -r uri release; do
-        case $release in
-            *-security) security=${security:-$uri} ;;
-            *) main=${main:-$uri} ;;
-        esac
-    done < <(apt-get indextargets --format "\$(REPO_URI) \$(RELEASE)" 'Identifier: Packages')
-    [[ $1 == *-security && -n $security ]] && main=$security
-    [[ -n $main ]] || die 1 "this machine's apt has no package source to take a mirror from"
-    printf '%s\n' "$main"
-}
-
-# Gives apt lists, cache and status of its own below $work. How this machine
-# reaches its mirror (proxy, date checks) is kept, its hooks are not.
-private_apt() {
-    mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
-    printf 'deb [arch=amd64 signed-by=%s] %s %s main\n' \
-        "$keyring" "$(mirror_of "$suite")" "$suite" >"$work/apt/sources.list"
-    {
-        apt-config dump Acquire | grep -v -e '::IndexTargets' -e '::Languages' -e ' "";$' || true
-        cat <<CONF
-Acquire::AllowInsecureRepositories "0";
-Acquire::AllowWeakRepositories "0";
-Acquire::AllowDowngradeToInsecureRepositories "0";
-Acquire::Languages "none";
-Acquire::PDiffs "0";
-APT::Architecture "amd64";
-APT::Architectures { "amd64"; };
-APT::Get::AllowUnauthenticated "0";
-APT::Sandbox::User "root";
-APT::Update::Error-Mode "any";
-Dir::Etc::main "/dev/null";
-Dir::Etc::parts "/dev/null";
-Dir::Etc::sourcelist "$work/apt/sources.list";
-Dir::Etc::sourceparts "/dev/null";
-Dir::Etc::preferences "/dev/null";
-Dir::Etc::preferencesparts "/dev/null";
-Dir::State "$work/apt";
-Dir::State::lists "$work/apt/lists";
-Dir::State::status "/dev/null";
-Dir::Cache "$work/apt/cache";
-CONF
-    } >"$work/apt/apt.conf"
-    export APT_CONFIG=$work/apt/apt.conf
-    apt-get -qq update >&2 || die 1 "cannot read the index of $suite"
 }
 
 # Prints "KERNEL VERSION", the pinned one if the index has it, else the newest.
@@ -127,12 +79,12 @@ unpack() {
 
 fetch() {
     local kernel version release prefix
-    private_apt
+    use_suite "$suite"
     read -r kernel version < <(resolve)
     [[ -n ${version:-} ]] || exit 1
     release=$kernel-amd64
     say "$series is ${prefixes[0]}-$release $version from $suite"
-    if [[ ! -e $cache/$release/release ]]; then
+    if [[ ! -e $cache/$release/suite ]]; then
         mkdir "$work/root" "$work/kernel"
         for prefix in "${prefixes[@]}"; do
             (cd "$work" && apt-get -qq download "$prefix-$release=$version" >&2)
@@ -148,6 +100,7 @@ fetch() {
         unpack "$work/kernel/vmlinuz" "$work/kernel/vmlinux"
         depmod -b "$work/kernel" "$release"
         printf '%s\n' "$release" >"$work/kernel/release"
+        printf '%s\n' "$suite" >"$work/kernel/suite"
         # Only a whole kernel gets its final name; whatever is there is not whole.
         rm -rf "${cache:?}/$release"
         mv "$work/kernel" "$cache/$release"
@@ -161,7 +114,6 @@ mkdir -p "$cache"
 exec {lock}>"$cache/.lock-$series"
 flock "$lock"
 cached && exit # fetched by another call meanwhile
-[[ -r $keyring ]] || die 1 "no $keyring to check signatures with: install debian-archive-keyring"
 # Left by a call that was killed; the lock says that it is nobody's now.
 rm -rf "$cache/.work-$series"-*
 work=$(mktemp -d "$cache/.work-$series-XXXXXX")

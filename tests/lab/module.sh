@@ -5,17 +5,6 @@
 # Usage: module.sh SERIES     prints the path of mrscope_lab.ko
 set -euo pipefail
 
-# series, suite that has the headers of the kernel that kernel.sh resolves
-readonly table='
-5.10  bullseye-security
-6.1   bookworm-security
-6.12  trixie-security
-6.18  trixie-backports
-7.2   sid
-7.3   trixie-backports
-'
-readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-
 say() { printf 'module.sh: %s\n' "$*" >&2; }
 die() { say "$2"; exit "$1"; }
 
@@ -23,8 +12,9 @@ die() { say "$2"; exit "$1"; }
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 kernel=$("$here/kernel.sh" "$1") || exit
 release=$(<"$kernel/release")
-suite=$(awk -v series="$1" '$1 == series { print $2 }' <<<"$table")
-[[ -n $suite ]] || die 1 "no suite is known to have the headers of series $1"
+suite=$(<"$kernel/suite")
+# shellcheck source-path=SCRIPTDIR source=apt.sh
+source "$here/apt.sh"
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/mrscope
 key=$(cat "$here/module.sh" "$here"/module/* | sha256sum)
@@ -32,54 +22,6 @@ module=$cache/modules/$release-${key:0:16}/mrscope_lab.ko
 # The headers, and the compiler if it is not this machine's, as below /.
 root=$cache/headers/$release
 headers=$root/usr/src/linux-headers-$release
-
-# The mirror is the one that this machine's apt uses.
-mirror_of() {
-    local uri release main='' security=''
-    while read -r uri release; do
-        case $release in
-            *-security) security=${security:-$uri} ;;
-            *) main=${main:-$uri} ;;
-        esac
-    done < <(apt-get indextargets --format "\$(REPO_URI) \$(RELEASE)" 'Identifier: Packages')
-    [[ $1 == *-security && -n $security ]] && main=$security
-    [[ -n $main ]] || die 1 "this machine's apt has no package source to take a mirror from"
-    printf '%s\n' "$main"
-}
-
-# use_suite SUITE: apt knows its packages only, and takes none for installed.
-# How this machine reaches its mirror is kept. For subshells, as it changes what apt is.
-use_suite() {
-    local apt=$work/apt-$1
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    printf 'deb [arch=amd64 signed-by=%s] %s %s main\n' "$keyring" "$(mirror_of "$1")" "$1" >"$apt/sources.list"
-    {
-        apt-config dump Acquire | grep -v -e '::IndexTargets' -e '::Languages' -e ' "";$' || true
-        cat <<CONF
-Acquire::AllowInsecureRepositories "0";
-Acquire::AllowWeakRepositories "0";
-Acquire::AllowDowngradeToInsecureRepositories "0";
-Acquire::Languages "none";
-Acquire::PDiffs "0";
-APT::Architecture "amd64";
-APT::Architectures { "amd64"; };
-APT::Get::AllowUnauthenticated "0";
-APT::Sandbox::User "root";
-Dir::Etc::main "/dev/null";
-Dir::Etc::parts "/dev/null";
-Dir::Etc::sourcelist "$apt/sources.list";
-Dir::Etc::sourceparts "/dev/null";
-Dir::Etc::preferences "/dev/null";
-Dir::Etc::preferencesparts "/dev/null";
-Dir::State "$apt";
-Dir::State::lists "$apt/lists";
-Dir::State::status "/dev/null";
-Dir::Cache "$apt/cache";
-CONF
-    } >"$apt/apt.conf"
-    export APT_CONFIG=$apt/apt.conf
-    apt-get -qq update >&2 || die 1 "cannot read the index of $1"
-}
 
 # unpack FOLDER: what was downloaded there, into the new root.
 unpack() {
@@ -120,7 +62,6 @@ fetch_compiler() (
 
 fetch() {
     local compiler
-    [[ -r $keyring ]] || die 1 "no $keyring to check signatures with: install debian-archive-keyring"
     mkdir -p "$work/root" "$cache/headers"
     fetch_headers
     compiler=$(compiler_of "$work/root")
