@@ -1,0 +1,28 @@
+# Owns the short names of what is done here; scripts/ knows how.
+.DEFAULT_GOAL := help
+.PHONY: help run run-host run-guest build test fmt clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+run: ## mrscope on this machine if it has an RDMA device, else in a guest
+	@scripts/run.sh auto
+
+run-host: ## mrscope on this machine (MRSCOPE_PORT: its port, else 10042)
+	@scripts/run.sh host
+
+run-guest: ## mrscope and a demo workload in an emulated guest with software RDMA
+	@scripts/run.sh guest
+
+build: ## target/release/mrscope
+	@scripts/run.sh build
+
+test: ## all tests; the guests' kernels are LAB_KERNELS, else "6.1 5.10"
+	@scripts/test.sh
+
+fmt: ## formats the Rust and C sources
+	cargo fmt
+	clang-format-14 -i bpf/*.[ch] tests/lab/*.[ch]
+
+clean: ## removes target/
+	rm -rf target
