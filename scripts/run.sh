@@ -33,8 +33,7 @@ cleanup() {
         kill -TERM -- "-$pid" 2>/dev/null || kill -TERM "$pid" 2>/dev/null || true
         wait "$pid" 2>/dev/null || true
     done
-    # The cursor and the breaking of lines as they were.
-    [[ ! -t 1 ]] || printf '\e[?25h\e[?7h'
+    [[ ! -t 1 ]] || printf '\e[?25h'
 }
 trap cleanup EXIT
 trap 'exit 129' HUP
@@ -146,17 +145,20 @@ erase() {
 
 # Two pages, so long apart, as a table in place of the one before, or as lines.
 draw() {
-    local text
-    if [[ ! -t 1 ]]; then
-        scripts/table.sh plain <(printf '%s\n' "$before") <(printf '%s\n' "$page") "$1"
+    local form=plain text width
+    [[ ! -t 1 ]] || form=wide
+    text=$(scripts/table.sh "$form" <(printf '%s\n' "$before") <(printf '%s\n' "$page") "$1")
+    if [[ $form == plain ]]; then
+        printf '%s\n' "$text"
         return
     fi
-    text=$(scripts/table.sh wide <(printf '%s\n' "$before") <(printf '%s\n' "$page") "$1")
+    text+=$'\n\n'"http://127.0.0.1:$port/metrics in a guest with kernel $series; Ctrl-C ends it"
+    # A line that breaks would spoil the count of lines.
+    { width=$(stty size <&3 | cut -d' ' -f2); } 3>&1
+    ((width == 0)) || text=$(cut -c "1-$width" <<<"$text")
     erase
-    # A line break in a narrow terminal would spoil the count of lines.
-    printf '\e[?25l\e[?7l\n%s\n\nhttp://127.0.0.1:%s/metrics in a guest with kernel %s; Ctrl-C ends it\n' \
-        "$text" "$port" "$series"
-    drawn=$(($(wc -l <<<"$text") + 3))
+    printf '\e[?25l\n%s\n' "$text"
+    drawn=$(($(wc -l <<<"$text") + 1))
 }
 
 show() {

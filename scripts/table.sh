@@ -73,10 +73,10 @@ BEGIN { split("B KiB MiB GiB TiB PiB", UNIT, " ") }
     }
 }
 END {
-    # Up to the cause it fits 80 columns.
-    columns = "%-7s %-15s %6s %9s %13s %7s %8s %8s  %s\n"
+    # Without the cause it fits 80 columns.
+    columns = "%-7s %-15s %6s %9s %10s %6s %8s %6s  %s\n"
     if (form == "wide")
-        printf columns, "PID", "COMM", "ACTIVE", "BYTES", "REGISTRATIONS", "PER S", "MEAN", "FAILURES", "CAUSE"
+        printf columns, "PID", "COMM", "ACTIVE", "BYTES", "REGISTERED", "PER S", "MEAN", "FAILED", "CAUSE"
     for (i = 0; i < processes; i++) {
         row = process[i]
         split(row, part, SUBSEP)
@@ -86,7 +86,7 @@ END {
         else print_plain("pid=" part[1] " comm=\"" part[2] "\"", row)
     }
     if (form == "wide")
-        printf "\n" columns, "DEVICE", "KIND", "ACTIVE", "BYTES", "REGISTRATIONS", "PER S", "MEAN", "FAILURES", ""
+        printf "\n" columns, "DEVICE", "KIND", "ACTIVE", "BYTES", "REGISTERED", "PER S", "MEAN", "FAILED", ""
     for (i = 0; i < devices; i++) {
         row = device[i]
         split(row, part, SUBSEP)

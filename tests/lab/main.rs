@@ -11,6 +11,7 @@ mod exporter;
 mod page;
 mod workload;
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
 /// Kernels that are booted unless LAB_KERNELS names others.
@@ -19,6 +20,11 @@ const KERNELS: &str = "6.1 5.10";
 const GUEST_SECONDS: &str = "900";
 
 fn main() -> ExitCode {
+    use rustix::process::{Signal, set_parent_process_death_signal};
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
+        println!("lab: its end could not be tied to its parent's: {error}");
+        return ExitCode::FAILURE;
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "--in-guest") {
         let kernel = arguments.get(1).map_or("", String::as_str);
@@ -89,9 +95,11 @@ fn bench_on_first_kernel() -> ExitCode {
 /// guest.sh with this program as its command; arguments of the program may follow.
 fn guest(kernel: &str, parallel: bool, module: Option<&str>) -> Result<Command, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new("tests/lab/guest.sh");
+    // The guest ends with this program, and this program with cargo.
+    let mut command = Command::new("setpriv");
     command
         .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["--pdeathsig", "TERM", "--", "tests/lab/guest.sh"])
         .args(["--kernel", kernel, "--timeout", GUEST_SECONDS, "--append", "hugepages=192"])
         .args(parallel.then_some("--parallel"))
         .stderr(Stdio::inherit());
@@ -108,16 +116,21 @@ fn boot(kernel: &str, parallel: bool, filter: Option<&str>) -> Result<(u32, u32)
     if !cases::any(parallel, filter) {
         return Ok((0, 0));
     }
-    let output = guest(kernel, parallel, Some(module.trim()))?
+    let mut running = guest(kernel, parallel, Some(module.trim()))?
         .args(["--in-guest", kernel])
         .args(parallel.then_some("--parallel"))
         .args(filter)
-        .output()
+        .stdout(Stdio::piped())
+        .spawn()
         .map_err(|error| format!("guest.sh: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    print!("{text}");
-    let closing = text.lines().rev().find_map(closing_line);
-    match (closing, output.status.code()) {
+    let mut closing = None;
+    for line in running.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        let line = line.map_err(|error| error.to_string())?;
+        closing = closing_line(&line).or(closing);
+        println!("{line}");
+    }
+    let status = running.wait().map_err(|error| error.to_string())?;
+    match (closing, status.code()) {
         (Some((passed, failed)), Some(0 | 1)) => Ok((passed, failed)),
         (Some((passed, failed)), Some(126)) => {
             println!("lab {kernel}: the kernel logged a warning");
