@@ -209,8 +209,10 @@ static __noinline int release_enter(__u64 umem)
 	if (!row) /* from before the start */
 		return 0;
 	pin = *row;
-	if (bpf_map_delete_elem(&pins, &umem))
+	if (bpf_map_delete_elem(&pins, &umem)) {
+		count_lost(LOST_PINS_NOT_REMOVED);
 		return 0;
+	}
 	forget_pin(&pin);
 	/* Only the umem tells a deregistration what kind of MR it ended. */
 	call = bpf_map_lookup_elem(&calls, &thread);

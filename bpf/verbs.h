@@ -70,6 +70,7 @@ enum lost_reason {
 	LOST_PINS_FULL,
 	LOST_PINS_REPLACED, /* a umem whose release was never seen */
 	LOST_PINS_PER_CALL,
+	LOST_PINS_NOT_REMOVED, /* a release whose row the map would not give up */
 	LOST_PROCESSES_FULL,
 	LOST_TOTALS_FULL,
 	LOST_DEVICES_FULL,

@@ -146,6 +146,7 @@ const LOST: [(&str, &str); records::LOST_REASONS as usize] = [
     ("pins", "full"),
     ("pins", "replaced"),
     ("pins", "too_many_in_one_call"),
+    ("pins", "not_removed"),
     ("processes", "full"),
     ("totals", "full"),
     ("devices", "full"),
