@@ -106,7 +106,7 @@ hear() {
     read -r -t "$1" -u "$voice" line || state=$?
     if ((state == 0)); then
         erase
-        say "$line"
+        say "guest: $line"
         return
     fi
     ((state <= 128)) || return 1

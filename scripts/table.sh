@@ -34,7 +34,7 @@ function duration(sum, count) {
 }
 function rate(row,    rise) {
     rise = count[row] - old[row]
-    return sprintf("%.1f", (seconds > 0 && rise > 0) ? rise / seconds : 0)
+    return seconds > 0 ? sprintf("%.1f", rise > 0 ? rise / seconds : 0) : "-"
 }
 function seen(row, order, number) {
     if (!(row in known)) { known[row] = 1; order[number] = row; return number + 1 }

@@ -14,7 +14,7 @@ const DEFAULT_PORT: u16 = 10042;
 #[derive(Debug, Parser)]
 #[command(name = "mrscope", version, about)]
 pub struct Cli {
-    /// Address to serve on: HOST:PORT, [HOST]:PORT, or :PORT for all addresses
+    /// Address to serve on: HOST:PORT, [IPv6]:PORT, or :PORT for all addresses
     #[arg(
         long = "web.listen-address",
         value_name = "ADDRESS",
@@ -31,7 +31,7 @@ pub struct Cli {
     #[arg(long = "ebpf.attach", value_name = "MODE", default_value = "auto")]
     pub attach: AttachMode,
 
-    /// Concurrent calls that a return probe can follow
+    /// Concurrent calls that a return probe can follow, 1 to 4096
     #[arg(
         long = "ebpf.maxactive",
         value_name = "N",
@@ -41,7 +41,7 @@ pub struct Cli {
     pub maxactive: u32,
 
     /// Processes with series of their own; all others are one series together
-    #[arg(long = "process.max", value_name = "N", default_value_t = 100)]
+    #[arg(long = "process.max", value_name = "N", default_value_t = 100, value_parser = parse_count)]
     pub max_processes: usize,
 }
 
@@ -88,6 +88,10 @@ fn parse_address(text: &str) -> Result<ListenAddress, String> {
     Ok(ListenAddress::At(text.to_owned()))
 }
 
+fn parse_count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "expected a whole number from 0".to_owned())
+}
+
 /// Why the command line was not taken.
 #[derive(Debug)]
 pub enum CliError {
@@ -114,9 +118,19 @@ pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<
 fn one_line(rendered: &str) -> String {
     let mut lines = rendered.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    let more = lines.find(|line| line.starts_with("[possible values") || line.starts_with("tip:"));
-    let more = more.map(|line| format!("; {line}")).unwrap_or_default();
-    format!("{first}{more}; expected what 'mrscope --help' lists")
+    let more = lines.find_map(|line| {
+        let values = line.strip_prefix("[possible values: ").and_then(|l| l.strip_suffix(']'));
+        values
+            .map(|values| format!("expected one of {values}"))
+            .or_else(|| line.starts_with("tip:").then(|| line.to_owned()))
+    });
+    let line = [Some(first), more].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    // A value's own parser has said it; of all else the help does.
+    if line.contains(" expected ") {
+        line
+    } else {
+        format!("{line}; expected what 'mrscope --help' lists")
+    }
 }
 
 #[cfg(test)]
@@ -136,12 +150,12 @@ mod tests {
         for (arguments, named, expected) in [
             (vec!["--nonsense"], "'--nonsense'", "mrscope --help"),
             (vec!["stray"], "'stray'", "mrscope --help"),
-            (vec!["--log.level", "loud"], "'loud'", "possible values: error, warn, info, debug"),
+            (vec!["--log.level", "loud"], "'loud'", "expected one of error, warn, info, debug"),
             (vec!["--ebpf.maxactive", "4097"], "4097", "1..=4096"),
             (vec!["--web.listen-address", "here"], "'here'", "HOST:PORT"),
             (vec!["--web.listen-address", "::1:80:x"], "'::1:80:x'", "HOST:PORT"),
             (vec!["--web.listen-address", "a:70000"], "'a:70000'", "0 to 65535"),
-            (vec!["--process.max", "many"], "'many'", "invalid digit"),
+            (vec!["--process.max", "many"], "'many'", "expected a whole number"),
         ] {
             let line = usage(&arguments);
             assert!(!line.contains('\n') && line.contains(named), "{line}");

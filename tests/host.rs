@@ -27,11 +27,14 @@ struct Served {
 
 impl Served {
     fn start() -> Self {
-        let mut child = mrscope()
-            .args(["--web.listen-address", "127.0.0.1:0"])
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = mrscope();
+        command.args(["--web.listen-address", "127.0.0.1:0"]);
+        Self::spawn(command)
+    }
+
+    /// Starts it and waits until it is ready.
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut port = None;
         let mut line = String::new();
@@ -173,6 +176,28 @@ fn bad_usage_is_one_line_and_exit_2() {
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(said.contains(arguments.last().unwrap()) && said.contains("expected"), "{said}");
     }
+}
+
+#[test]
+fn without_capabilities_it_is_denied_and_no_success() {
+    // Root without a bounding set has none; a kernel that lets everybody load BPF is not Debian's.
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-all", "--inh-caps", "-all", "--"]).args([
+        env!("CARGO_BIN_EXE_mrscope"),
+        "--web.listen-address",
+        "127.0.0.1:0",
+    ]);
+    let served = Served::spawn(command);
+    let (_, page) = served.get("/metrics");
+    assert!(
+        page.contains("mrscope_collector_state{collector=\"mr\",state=\"denied\"} 1\n"),
+        "{page}"
+    );
+    assert!(page.contains("mrscope_scrape_collector_success{collector=\"mr\"} 0\n"), "{page}");
+    assert!(
+        page.contains("mrscope_scrape_collector_success{collector=\"exporter\"} 1\n"),
+        "{page}"
+    );
 }
 
 #[test]

@@ -148,7 +148,11 @@ fn the_page_is_the_golden_page() {
         std::fs::write(&golden, &page).unwrap();
     }
     let expected = std::fs::read_to_string(&golden).unwrap();
-    assert_eq!(page, expected, "the page changed; BLESS=1 cargo test --test page writes it anew");
+    let hint = "the page changed; BLESS=1 cargo test --test page writes it anew";
+    for (line, wanted) in page.lines().zip(expected.lines()) {
+        assert_eq!(line, wanted, "{hint}");
+    }
+    assert_eq!(page.lines().count(), expected.lines().count(), "{hint}");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Attaches the hooks of one loaded object, each on the rung that the plan chose for it.
 
-use std::io;
-
 use libbpf_rs::{Link, Object, TracepointCategory};
 
 use crate::model::{Attach, HookState, Trouble};
@@ -158,21 +156,34 @@ fn trouble(errno: Option<i32>, why: String) -> Trouble {
     }
 }
 
-/// The errno below an error of libbpf.
+/// The errno below an error of libbpf. Its sources end before the system's error does, so that
+/// only the words still have it.
 #[must_use]
 pub fn os_error(error: &libbpf_rs::Error) -> Option<i32> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(at) = cause {
-        if let Some(errno) = at.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return Some(errno);
-        }
-        cause = at.source();
-    }
-    None
+    let words = one_line(error);
+    let (_, rest) = words.rsplit_once("(os error ")?;
+    rest.split(')').next()?.parse().ok()
 }
 
 /// An error with its causes, on one line.
 #[must_use]
 pub fn one_line(error: &libbpf_rs::Error) -> String {
     format!("{error:#}").replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_rights_is_told_from_a_refusal() {
+        use std::io::Error;
+        let below = |errno| libbpf_rs::Error::from(Error::from_raw_os_error(errno));
+        assert_eq!(os_error(&below(1)), Some(1));
+        let with = libbpf_rs::ErrorExt::context(Err::<(), _>(below(13)), "load");
+        assert_eq!(with.as_ref().err().and_then(os_error), Some(13));
+        assert!(matches!(trouble(Some(1), String::new()), Trouble::Denied(_)));
+        assert!(matches!(trouble(Some(13), String::new()), Trouble::Denied(_)));
+        assert!(matches!(trouble(Some(22), String::new()), Trouble::Refused(_)));
+    }
 }

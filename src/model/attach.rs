@@ -49,7 +49,8 @@ impl std::fmt::Display for Trouble {
         match self {
             Self::NoFunction => f.write_str("this kernel has no such function"),
             Self::NotLoaded => f.write_str(
-                "its module is not loaded, and without a writable tracefs none can be waited for",
+                "no module has brought it, and nothing can wait for one: kprobe_events of tracefs \
+                 can't be written (is it mounted? mount -t tracefs nodev /sys/kernel/tracing)",
             ),
             Self::Denied(why) | Self::Refused(why) => f.write_str(why),
         }

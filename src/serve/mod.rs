@@ -32,7 +32,7 @@ const GZIP_FROM_BYTES: u64 = 256;
 /// The address could not be had.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "can't listen on {address}: {source}; expected a free address of this machine for --web.listen-address"
+    "can't listen on {address}, expected a free address of this machine for --web.listen-address"
 )]
 pub struct ListenError {
     pub address: String,

@@ -12,7 +12,7 @@ pub static COLLECTOR_SECONDS: Metric = metric(
     "mrscope_scrape_collector_duration_seconds",
     Kind::Gauge,
     &["collector"],
-    "Time that a collector took for this page.",
+    "Time that a collector took for this page: a page that takes longer than its scrape interval is too dear.",
 );
 pub static COLLECTOR_STATE: Metric = metric(
     "mrscope_collector_state",
@@ -24,7 +24,7 @@ pub static PROGRAM_ATTACHED: Metric = metric(
     "mrscope_program_attached",
     Kind::Gauge,
     &["program", "attach"],
-    "1 when a kernel function is watched, 0 when it waits for its module or does not exist here.",
+    "1 when a kernel function is watched, 0 when it waits for its module, does not exist here, or was refused: the log at level debug tells which.",
 );
 pub static LOST_UPDATES: Metric = metric(
     "mrscope_lost_updates_total",
@@ -32,8 +32,12 @@ pub static LOST_UPDATES: Metric = metric(
     &["source", "reason"],
     "Events that could not be counted: a map was full, or a probe was missed. Counters are short by these; a missed release leaves a gauge too high.",
 );
-pub static MAP_ENTRIES: Metric =
-    metric("mrscope_map_entries", Kind::Gauge, &["map"], "Rows in use of a BPF map.");
+pub static MAP_ENTRIES: Metric = metric(
+    "mrscope_map_entries",
+    Kind::Gauge,
+    &["map"],
+    "Rows in use of a BPF map: at map_max_entries updates are lost.",
+);
 pub static MAP_MAX_ENTRIES: Metric = metric(
     "mrscope_map_max_entries",
     Kind::Gauge,

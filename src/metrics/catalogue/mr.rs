@@ -27,7 +27,7 @@ pub static REGISTRATION_SIZE: Metric = metric(
     "mrscope_mr_registration_size_bytes",
     Kind::Histogram,
     DEVICE_KIND,
-    "Lengths that successful MR registrations asked for.",
+    "Lengths that successful MR registrations asked for: many small ones cost more time than one that holds all.",
 );
 pub static REGISTERED_BYTES: Metric = metric(
     "mrscope_mr_registered_bytes_total",
@@ -39,13 +39,13 @@ pub static ACTIVE: Metric = metric(
     "mrscope_mr_active",
     Kind::Gauge,
     DEVICE_KIND,
-    "MRs registered since mrscope started and not deregistered.",
+    "MRs registered since mrscope started and not deregistered: a steady rise is a leak.",
 );
 pub static ACTIVE_BYTES: Metric = metric(
     "mrscope_mr_active_bytes",
     Kind::Gauge,
     DEVICE_KIND,
-    "Lengths of the active MRs as they were asked for.",
+    "Lengths of the active MRs as they were asked for; what they pin is umem_pinned_bytes.",
 );
 pub static IN_FLIGHT: Metric = metric(
     "mrscope_mr_registrations_inflight",
@@ -90,7 +90,7 @@ pub static PROCESS_ACTIVE_BYTES: Metric = Metric {
     name: "mrscope_process_mr_active_bytes",
     kind: Kind::Gauge,
     labels: PROCESS,
-    help: "Lengths of a process's active MRs as it asked for them.",
+    help: "Lengths of a process's active MRs as it asked for them: a steady rise is a leak of that process.",
     fold: Fold::Sum,
 };
 pub static PROCESS_LARGEST_BYTES: Metric = Metric {
