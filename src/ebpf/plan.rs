@@ -92,9 +92,11 @@ fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Rung 
         None => Rung::PerfKprobe,
     };
     match facts.symbols.home(hook.symbol) {
-        Some(home @ Home::Vmlinux) if facts.has_btf(home) => Rung::Fentry,
+        Some(home @ Home::Vmlinux) if facts.trampolines(home) => Rung::Fentry,
         Some(Home::Vmlinux) => kprobe(vec![hook.symbol.to_owned()], false),
-        Some(home) if options.attach == AttachMode::Fentry && facts.has_btf(home) => Rung::Fentry,
+        Some(home) if options.attach == AttachMode::Fentry && facts.trampolines(home) => {
+            Rung::Fentry
+        }
         Some(Home::Module(module)) => kprobe(vec![format!("{module}:{}", hook.symbol)], false),
         None => {
             // With unknown symbols every module is tried: a wrong one is refused or stays pending.
@@ -188,6 +190,12 @@ mod tests {
     fn without_module_btf_a_trampoline_becomes_a_kprobe() {
         let mut facts = capable();
         facts.module_btf.clear();
+        assert!(matches!(rung(&facts, &fentry()), Rung::Tracefs { pending: false, .. }));
+    }
+
+    #[test]
+    fn a_kernel_that_preempts_gets_no_trampoline() {
+        let facts = KernelFacts { preempts: true, ..capable() };
         assert!(matches!(rung(&facts, &fentry()), Rung::Tracefs { pending: false, .. }));
     }
 

@@ -54,6 +54,12 @@ impl Tracer {
             );
         }
         let facts = KernelFacts::gather(&host);
+        if options.attach == AttachMode::Fentry && facts.preempts {
+            tracing::warn!(
+                "this kernel preempts (or does not tell, without debugfs): trampolines would lose \
+                 calls, kprobes are used"
+            );
+        }
         let mut tracer = Self {
             attached: Vec::new(),
             probes: facts.tracefs.as_deref().map(|at| KprobeEvents::new(at, unique_token())),

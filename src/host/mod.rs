@@ -4,6 +4,7 @@
 mod infiniband;
 mod kallsyms;
 mod modules;
+mod preemption;
 mod process;
 mod tracefs;
 
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 pub use infiniband::device_names;
 pub use kallsyms::{Home, Symbols};
 pub use modules::Modules;
+pub use preemption::preempts;
 pub use process::{Presence, Processes};
 pub use tracefs::tracefs;
 

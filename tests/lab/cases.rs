@@ -15,9 +15,10 @@ pub type Outcome = Result<(), String>;
 
 /// What a case has: the kernel, the way of attaching, and the mrscope that all cases of it share.
 pub struct Lab<'a> {
-    pub mode: Mode,
     /// The hook that sees host memory being pinned on this kernel.
     pub pin_program: &'static str,
+    /// The rung that its hooks must stand on.
+    pub attach: &'static str,
     pub exporter: &'a Exporter,
 }
 
@@ -41,6 +42,11 @@ impl Mode {
             Self::Auto => "kprobe",
             Self::Fentry => "fentry",
         }
+    }
+
+    /// How functions are watched then: a kernel that preempts gets no trampolines.
+    pub fn attach(self, kernel: &str) -> &'static str {
+        if kernel.starts_with('7') { "kprobe" } else { self.label() }
     }
 }
 
@@ -156,7 +162,8 @@ pub fn run(kernel: &str, parallel: bool, filter: Option<&str>) -> ExitCode {
             match Exporter::start(mode.flags()) {
                 Ok(exporter) => {
                     let pin_program = pin_program(kernel);
-                    let lab = Lab { mode: *mode, pin_program, exporter: &exporter };
+                    let attach = mode.attach(kernel);
+                    let lab = Lab { pin_program, attach, exporter: &exporter };
                     for (name, case) in shared {
                         tally.take(kernel, *mode, name, || case(&lab));
                     }

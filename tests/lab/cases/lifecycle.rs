@@ -12,7 +12,7 @@ pub fn every_hook_is_attached_as_planned(lab: &Lab<'_>) -> Outcome {
     let page = lab.exporter.page()?;
     let pin = lab.pin_program;
     for program in ["verbs_ioctl", "verbs_reg_mr", "verbs_dereg_mr", pin, "umem_release"] {
-        let labels = format!("attach=\"{}\",program=\"{program}\"", lab.mode.label());
+        let labels = format!("attach=\"{}\",program=\"{program}\"", lab.attach);
         equal(program, page.or_zero(&format!("mrscope_program_attached{{{labels}}}")), 1.0)?;
     }
     let state = "mrscope_collector_state{collector=\"mr\",state=\"ok\"}";
