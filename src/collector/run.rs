@@ -128,8 +128,8 @@ impl Engine {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    let snapshot = self.read();
-                    drop(snapshot);
+                    // What can't be read now is said on the next page.
+                    self.read();
                     next_tick = Instant::now() + TICK;
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
