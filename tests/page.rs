@@ -68,7 +68,6 @@ fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
         key: ProcessKey { tgid, start_ns: 1 },
         comm: comm.to_owned(),
         counters: ProcessCounters {
-            registrations,
             registration_ns: registrations * 1_000_000,
             slots: [0, registrations, 0, 0, 0, 0, 0],
             failures: std::array::from_fn(|cause| u64::from(cause == Cause::MemlockLimit as usize)),

@@ -15,7 +15,7 @@ pub use run::{Engine, Pages, RenderError};
 /// What all collectors of one page see.
 #[derive(Debug)]
 pub struct Scene<'a> {
-    pub events: Result<&'a Snapshot, &'a EventsError>,
+    pub events: Result<&'a Snapshot, &'a CollectError>,
     pub hooks: &'a [HookState],
     pub ledger: &'a Ledger,
 }

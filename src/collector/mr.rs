@@ -24,7 +24,7 @@ impl Collector for Mr {
     }
 
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
-        let snapshot = scene.events?;
+        let snapshot = scene.events.map_err(Clone::clone)?;
         let watched = watched(scene.hooks);
         if let Err(CollectError::Unsupported(_)) = watched {
             // Nothing is watched: a zero would be a claim.

@@ -128,8 +128,10 @@ impl Engine {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    // What can't be read now is said on the next page.
-                    self.read();
+                    if let Err(error) = self.read() {
+                        // The next page says it; no page is asked for now.
+                        tracing::debug!("between pages: {error}");
+                    }
                     next_tick = Instant::now() + TICK;
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -143,8 +145,11 @@ impl Engine {
     }
 
     /// Reads the kernel, takes the rows into the ledger, frees those that are final.
-    fn read(&mut self) -> Option<Result<Snapshot, EventsError>> {
-        let events = self.events.as_mut().ok()?;
+    fn read(&mut self) -> Result<Snapshot, CollectError> {
+        let events = match &mut self.events {
+            Ok(events) => events,
+            Err(error) => return Err(CollectError::from(&*error)),
+        };
         let processes = Processes::of(&self.host);
         // Ended before the rows are read: nothing can come after them.
         let gone: HashSet<ProcessKey> = self
@@ -153,25 +158,16 @@ impl Engine {
             .filter(|key| processes.presence(key.tgid, key.start_ns) == Presence::Gone)
             .copied()
             .collect();
-        let snapshot = events.snapshot();
-        if let Ok(snapshot) = &snapshot {
-            let final_rows =
-                self.ledger.advance(&snapshot.processes, &gone, self.started.elapsed());
-            events.forget(&final_rows);
-        }
-        Some(snapshot)
+        let snapshot = events.snapshot().map_err(|error| CollectError::from(&error))?;
+        let final_rows = self.ledger.advance(&snapshot.processes, &gone, self.started.elapsed());
+        events.forget(&final_rows);
+        Ok(snapshot)
     }
 
     fn page(&mut self) -> Page {
         let read = self.read();
         let hooks = self.events.as_ref().map(|events| events.hooks()).unwrap_or_default();
-        let events = match (&read, &self.events) {
-            (Some(Ok(snapshot)), _) => Ok(snapshot),
-            (Some(Err(error)), _) | (None, Err(error)) => Err(error),
-            // read() is None only without events.
-            (None, Ok(_)) => return Page::new(),
-        };
-        let scene = Scene { events, hooks: &hooks, ledger: &self.ledger };
+        let scene = Scene { events: read.as_ref(), hooks: &hooks, ledger: &self.ledger };
         let mut page = Page::new();
         let mut reports = Vec::with_capacity(self.collectors.len());
         for collector in &mut self.collectors {

@@ -103,7 +103,6 @@ pub fn process(key: &records::process_key, row: &records::process) -> Option<Pro
         key: ProcessKey { tgid: key.tgid, start_ns: key.start_boottime_ns },
         comm: text(&row.comm.map(|c| c as u8)),
         counters: ProcessCounters {
-            registrations: row.registration_slots.iter().sum(),
             registration_ns: row.registration_ns,
             slots: row.registration_slots,
             failures: row.failures,

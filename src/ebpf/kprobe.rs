@@ -1,6 +1,7 @@
 //! Kprobe events of our own in tracefs. Unlike a probe made through perf they can raise the return
 //! probe's maxactive, report what they missed, hold no module, and come back when it is reloaded.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -26,13 +27,6 @@ pub struct KprobeEvents {
 pub struct Event {
     pub group: String,
     pub name: String,
-}
-
-/// Calls that a probe saw and calls that it missed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProbeProfile {
-    pub hits: u64,
-    pub missed: u64,
 }
 
 impl KprobeEvents {
@@ -76,8 +70,8 @@ impl KprobeEvents {
         Ok(Event { group: self.group.clone(), name })
     }
 
-    /// What each event saw and missed, by the name of its program.
-    pub fn profile(&mut self) -> Vec<(String, ProbeProfile)> {
+    /// Calls that each event missed, by the name of its program.
+    pub fn misses(&mut self) -> Vec<(String, u64)> {
         let mut text = String::new();
         let Some(file) = self.profile.as_mut() else {
             return Vec::new();
@@ -85,7 +79,7 @@ impl KprobeEvents {
         if file.rewind().is_err() || file.read_to_string(&mut text).is_err() {
             return Vec::new();
         }
-        parse_profile(&text, &self.token)
+        parse_misses(&text, &self.token)
     }
 }
 
@@ -134,34 +128,26 @@ fn leftovers(text: &str) -> Vec<(&str, &str)> {
 
 /// Lines are `name hits misses`, without the group: the token in the name tells ours.
 /// Events of one program in several modules are added up.
-fn parse_profile(text: &str, token: &str) -> Vec<(String, ProbeProfile)> {
-    let mut profiles: Vec<(String, ProbeProfile)> = Vec::new();
+fn parse_misses(text: &str, token: &str) -> Vec<(String, u64)> {
+    let mut misses = BTreeMap::new();
     for line in text.lines() {
-        let mut words = line.split_whitespace();
-        let (Some(name), Some(hits), Some(missed)) = (words.next(), words.next(), words.next())
-        else {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, _hits, missed] = words[..] else {
             continue;
         };
-        let Some(program) =
-            name.strip_suffix(token).and_then(|name| name.strip_suffix('_')).and_then(|name| {
-                ["_enter_", "_exit_"]
-                    .into_iter()
-                    .find_map(|side| name.find(side).map(|at| &name[..at + side.len() - 1]))
-            })
-        else {
-            continue;
-        };
-        let (Ok(hits), Ok(missed)) = (hits.parse::<u64>(), missed.parse::<u64>()) else {
-            continue;
-        };
-        if let Some((_, known)) = profiles.iter_mut().find(|(known, _)| known == program) {
-            known.hits += hits;
-            known.missed += missed;
-        } else {
-            profiles.push((program.to_owned(), ProbeProfile { hits, missed }));
+        if let (Some(program), Ok(missed)) = (program_of(name, token), missed.parse::<u64>()) {
+            *misses.entry(program.to_owned()).or_default() += missed;
         }
     }
-    profiles
+    misses.into_iter().collect()
+}
+
+/// The program of one of our events: what comes before its module and our token.
+fn program_of<'a>(event: &'a str, token: &str) -> Option<&'a str> {
+    let ours = event.strip_suffix(token)?.strip_suffix('_')?;
+    ["_enter_", "_exit_"]
+        .into_iter()
+        .find_map(|side| ours.find(side).map(|at| &ours[..at + side.len() - 1]))
 }
 
 #[cfg(test)]
@@ -183,14 +169,15 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_adds_up_a_program_and_leaves_others_out() {
+    fn misses_of_a_program_add_up_and_those_of_others_are_left_out() {
         let text = "  umem_get_exit_ib_uverbs_77_1a      3     2\n\
-                    \x20 umem_get_exit_ib_core_77_1a     4     0\n\
+                    \x20 umem_get_exit_ib_core_77_1a     4     1\n\
+                    \x20 umem_get_enter_ib_core_77_1a    4     0\n\
                     \x20 umem_get_exit_ib_core_9_1a      9     9\n\
                     \x20 other                           1     1\n";
         assert_eq!(
-            parse_profile(text, "77_1a"),
-            [("umem_get_exit".to_owned(), ProbeProfile { hits: 7, missed: 2 })]
+            parse_misses(text, "77_1a"),
+            [("umem_get_enter".to_owned(), 0), ("umem_get_exit".to_owned(), 3)]
         );
     }
 

@@ -218,8 +218,8 @@ impl Tracer {
         };
         add("calls".to_owned(), "abandoned", self.abandoned_calls);
         if let Some(probes) = &mut self.probes {
-            for (program, profile) in probes.profile() {
-                add(program, "probe_missed", profile.missed);
+            for (program, missed) in probes.misses() {
+                add(program, "probe_missed", missed);
             }
         } else {
             for Attached { program, link } in &self.attached {

@@ -7,7 +7,10 @@ fn row(tgid: u32, start_ns: u64, registrations: u64, active: i64) -> Process {
     Process {
         key: ProcessKey { tgid, start_ns },
         comm: "worker".into(),
-        counters: ProcessCounters { registrations, ..Default::default() },
+        counters: ProcessCounters {
+            slots: [registrations, 0, 0, 0, 0, 0, 0],
+            ..Default::default()
+        },
         gauges: ProcessGauges { active, active_bytes: active * 4096, ..Default::default() },
         live_pins: active,
     }
@@ -26,8 +29,8 @@ fn a_process_without_a_series_counts_with_the_others_and_nothing_is_given_back()
     let mut ledger = ledger(1);
     ledger.advance(&[row(1, 10, 5, 3), row(2, 20, 7, 1)], &HashSet::new(), at(0));
     let (shown, others) = ledger.view();
-    assert_eq!((shown[0].tgid, shown[0].counters.registrations), (1, 5));
-    assert_eq!((others.counters.registrations, others.gauges.active), (7, 1));
+    assert_eq!((shown[0].tgid, shown[0].counters.registrations()), (1, 5));
+    assert_eq!((others.counters.registrations(), others.gauges.active), (7, 1));
 
     // The owner ends and its linger passes: the other gets a series, from zero.
     let gone = HashSet::from([ProcessKey { tgid: 1, start_ns: 10 }]);
@@ -35,8 +38,8 @@ fn a_process_without_a_series_counts_with_the_others_and_nothing_is_given_back()
     assert_eq!(freed, [ProcessKey { tgid: 1, start_ns: 10 }]);
     ledger.advance(&[row(2, 20, 9, 1)], &HashSet::new(), at(66));
     let (shown, others) = ledger.view();
-    assert_eq!((shown[0].tgid, shown[0].counters.registrations), (2, 1));
-    assert_eq!((others.counters.registrations, others.gauges.active), (8, 0));
+    assert_eq!((shown[0].tgid, shown[0].counters.registrations()), (2, 1));
+    assert_eq!((others.counters.registrations(), others.gauges.active), (8, 0));
 }
 
 #[test]
@@ -65,7 +68,7 @@ fn at_the_end_gauges_go_at_once_and_counters_after_the_linger() {
     let gone = HashSet::from([ProcessKey { tgid: 1, start_ns: 10 }]);
     ledger.advance(&[row(1, 10, 6, 0)], &gone, at(5));
     let (shown, _) = ledger.view();
-    assert_eq!((shown[0].counters.registrations, shown[0].gauges), (6, None));
+    assert_eq!((shown[0].counters.registrations(), shown[0].gauges), (6, None));
     ledger.advance(&[], &HashSet::new(), at(64));
     assert_eq!(ledger.view().0.len(), 1);
     ledger.advance(&[], &HashSet::new(), at(65));
@@ -80,7 +83,7 @@ fn a_reused_pid_starts_from_zero() {
     ledger.advance(&[row(1, 900, 1, 1)], &HashSet::new(), at(1));
     let (shown, _) = ledger.view();
     assert_eq!(shown.len(), 1);
-    assert_eq!(shown[0].counters.registrations, 1);
+    assert_eq!(shown[0].counters.registrations(), 1);
 }
 
 #[test]
@@ -114,7 +117,7 @@ proptest! {
             let events = if dead.contains(&key) { 0 } else { events };
             match rows.iter_mut().find(|row| row.key == key) {
                 Some(row) => {
-                    row.counters.registrations += events;
+                    row.counters.slots[0] += events;
                     row.gauges.active = active;
                     row.live_pins = active;
                 }
@@ -130,14 +133,14 @@ proptest! {
             }
             rows.retain(|row| !freed.contains(&row.key));
             let (shown, others) = ledger.view();
-            prop_assert!(others.counters.registrations >= last_other);
-            last_other = others.counters.registrations;
+            prop_assert!(others.counters.registrations() >= last_other);
+            last_other = others.counters.registrations();
             // A series that vanished, or began anew for a reused pid, took its count along.
             let now_known: HashMap<(u32, u64), u64> = ledger
                 .members
                 .iter()
                 .filter_map(|(key, member)| Some(((key.tgid, key.start_ns), member.series?)))
-                .map(|(key, counters)| (key, counters.registrations))
+                .map(|(key, counters)| (key, counters.registrations()))
                 .collect();
             for (key, count) in &known {
                 match now_known.get(key) {

@@ -13,7 +13,6 @@ pub struct ProcessKey {
 /// What a process did: only ever rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessCounters {
-    pub registrations: u64,
     pub registration_ns: u64,
     /// Registration times by [`super::PROCESS_BOUNDS_SECONDS`], and above.
     pub slots: [u64; 7],
@@ -35,11 +34,16 @@ impl ProcessCounters {
 
     fn zip(&self, with: &Self, join: impl Fn(u64, u64) -> u64) -> Self {
         Self {
-            registrations: join(self.registrations, with.registrations),
             registration_ns: join(self.registration_ns, with.registration_ns),
             slots: std::array::from_fn(|i| join(self.slots[i], with.slots[i])),
             failures: std::array::from_fn(|i| join(self.failures[i], with.failures[i])),
         }
+    }
+
+    /// Successful registrations: each is in one slot.
+    #[must_use]
+    pub fn registrations(&self) -> u64 {
+        self.slots.iter().sum()
     }
 
     #[must_use]
