@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use crate::ebpf::{AttachMode, EbpfOptions};
+use crate::model::{AttachMode, EbpfOptions};
 
 /// Not registered with anybody; 9100 to 9999 are taken.
 const DEFAULT_PORT: u16 = 10042;
@@ -28,14 +28,14 @@ pub struct Cli {
     pub log_level: LogLevel,
 
     /// How functions of kernel modules are watched; fentry is cheaper, but holds the modules
-    #[arg(long = "ebpf.attach", value_name = "MODE", default_value = "auto")]
+    #[arg(long = "ebpf.attach", value_name = "MODE", default_value = "auto", value_parser = parse_mode)]
     pub attach: AttachMode,
 
     /// Concurrent calls that a return probe can follow, 1 to 4096
     #[arg(
         long = "ebpf.maxactive",
         value_name = "N",
-        default_value_t = EbpfOptions::MAXACTIVE,
+        default_value_t = EbpfOptions::default().maxactive,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(EbpfOptions::MAXACTIVE_LIMIT)),
     )]
     pub maxactive: u32,
@@ -86,6 +86,11 @@ fn parse_address(text: &str) -> Result<ListenAddress, String> {
         return Err(EXPECTED.to_owned());
     }
     Ok(ListenAddress::At(text.to_owned()))
+}
+
+fn parse_mode(word: &str) -> Result<AttachMode, String> {
+    let mode = AttachMode::ALL.into_iter().find(|mode| mode.word() == word);
+    mode.ok_or_else(|| "expected auto or fentry".to_owned())
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {

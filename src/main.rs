@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use mrscope::cli::{self, Cli, CliError, LogLevel};
 use mrscope::collector::Engine;
-use mrscope::ebpf::{EbpfOptions, KernelEvents, Tracer};
+use mrscope::ebpf::{KernelEvents, Tracer};
 use mrscope::host::Host;
 use mrscope::ledger::LedgerOptions;
+use mrscope::model::EbpfOptions;
 use mrscope::serve;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -43,7 +44,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let listener = runtime.block_on(serve::listen(&cli.listen_address))?;
     let address = listener.local_addr().context("no address")?;
 
-    let ebpf = EbpfOptions { attach: cli.attach, maxactive: cli.maxactive };
+    let ebpf =
+        EbpfOptions { attach: cli.attach, maxactive: cli.maxactive, ..EbpfOptions::default() };
     let ledger = LedgerOptions { max_processes: cli.max_processes, ..LedgerOptions::default() };
     // Before any probe is set: a signal must not end the process with probes left behind.
     let (mut term, mut interrupt) = {

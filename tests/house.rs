@@ -9,7 +9,8 @@ const MAX_LINES: usize = 500;
 /// Which rooms of src/ each room may import. main.rs joins them all.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &[]),
-    ("cli", &["ebpf"]),
+    ("cli", &["config", "model"]),
+    ("config", &["model"]),
     ("metrics", &["model"]),
     ("ledger", &["model"]),
     ("host", &["model"]),

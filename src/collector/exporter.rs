@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::metrics::{Page, PageError, exporter};
-use crate::model::Attach;
 
 use super::{CollectError, Collector, STATES, Scene};
 
@@ -17,7 +16,7 @@ impl Collector for Exporter {
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
         page.number(&exporter::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1.0)?;
         for hook in scene.hooks {
-            let watched = matches!(hook.attach, Attach::Fentry | Attach::Kprobe);
+            let watched = hook.attach.watches();
             let labels = [hook.hook, hook.attach.label()];
             page.number(&exporter::PROGRAM_ATTACHED, &labels, f64::from(watched))?;
         }

@@ -33,7 +33,7 @@ impl Drop for Btf {
 pub fn field_offsets<const N: usize>(host: &Host, fields: [(&str, &str); N]) -> [Option<u32>; N] {
     let mut offsets = [None; N];
     for module in ["ib_core", "ib_uverbs"] {
-        let path = host.path("sys/kernel/btf").join(module);
+        let path = host.sys("kernel/btf").join(module);
         if offsets.iter().all(Option::is_some) || !path.exists() {
             continue;
         }
@@ -48,7 +48,7 @@ pub fn field_offsets<const N: usize>(host: &Host, fields: [(&str, &str); N]) -> 
 }
 
 fn module_btf(host: &Host, path: &Path) -> Option<Btf> {
-    let base = parse(&host.path("sys/kernel/btf/vmlinux"), None)?;
+    let base = parse(&host.sys("kernel/btf/vmlinux"), None)?;
     parse(path, Some(Box::new(base)))
 }
 

@@ -50,7 +50,7 @@ impl KernelFacts {
         let tracefs = tracefs(host).filter(|place| {
             std::fs::OpenOptions::new().append(true).open(place.join("kprobe_events")).is_ok()
         });
-        let btf = host.path("sys/kernel/btf");
+        let btf = host.sys("kernel/btf");
         Self {
             symbols_known: symbols.is_ok(),
             symbols: symbols.unwrap_or_default(),

@@ -2,6 +2,8 @@
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
+use crate::model::EbpfOptions;
+
 use super::maps::SharedMaps;
 use super::plan::{PlannedHook, PlannedStem, Rung};
 
@@ -21,16 +23,32 @@ pub(super) use object;
 ///
 /// # Errors
 /// What libbpf says: one program that fails fails the object.
-pub fn load(planned: &PlannedStem, shared: &SharedMaps) -> Result<Object, libbpf_rs::Error> {
+pub fn load(
+    planned: &PlannedStem,
+    shared: &SharedMaps,
+    options: &EbpfOptions,
+) -> Result<Object, libbpf_rs::Error> {
     let mut open =
         ObjectBuilder::default().name(planned.stem.name)?.open_memory(planned.stem.object)?;
     for mut map in open.maps_mut() {
-        if let Some(fd) = shared.get(map.name().to_string_lossy().as_ref()) {
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some(fd) = shared.get(&name) {
             map.reuse_fd(fd)?;
+        } else if let Some(rows) = chosen_rows(&name, options) {
+            map.set_max_entries(rows)?;
         }
     }
     choose_programs(&mut open, &planned.hooks)?;
     open.load()
+}
+
+/// The size of a map that the user may choose.
+fn chosen_rows(map: &str, options: &EbpfOptions) -> Option<u32> {
+    match map {
+        "pins" => Some(options.max_pins),
+        "processes" => Some(options.max_processes),
+        _ => None,
+    }
 }
 
 fn choose_programs(open: &mut OpenObject, hooks: &[PlannedHook]) -> Result<(), libbpf_rs::Error> {

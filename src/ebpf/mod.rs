@@ -19,7 +19,7 @@ mod verbs;
 
 pub use events::{EventsError, KernelEvents};
 pub use facts::KernelFacts;
-pub use plan::{AttachMode, AttachPlan, EbpfOptions};
+pub use plan::AttachPlan;
 pub use tracer::Tracer;
 
 /// First bound of the kernel's histogram slots, as a power of two: nanoseconds or bytes.

@@ -1,41 +1,10 @@
 //! Which rung of the ladder each hook stands on: decided from facts alone, without I/O.
 
 use crate::host::Home;
-use crate::model::{Attach, HookState, Trouble};
+use crate::model::{Attach, AttachMode, EbpfOptions, HookState, Trouble};
 
 use super::facts::KernelFacts;
 use super::hook::{Hook, STEMS, Stem};
-
-/// How functions of modules are attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum AttachMode {
-    /// Kprobes, which hold no module.
-    #[default]
-    Auto,
-    /// Trampolines where there is BTF: cheaper, but the RDMA modules can't be unloaded meanwhile.
-    Fentry,
-}
-
-/// What the user may choose.
-#[derive(Debug, Clone)]
-pub struct EbpfOptions {
-    pub attach: AttachMode,
-    /// Concurrent calls that a return probe can follow, 1 to 4096.
-    pub maxactive: u32,
-}
-
-impl EbpfOptions {
-    /// 64 threads beside two mmap loops lost 1,024 of 6,400 at the kernel's default, none at 128.
-    pub const MAXACTIVE: u32 = 512;
-    /// KRETPROBE_MAXACTIVE_MAX of the kernel.
-    pub const MAXACTIVE_LIMIT: u32 = 4096;
-}
-
-impl Default for EbpfOptions {
-    fn default() -> Self {
-        Self { attach: AttachMode::Auto, maxactive: Self::MAXACTIVE }
-    }
-}
 
 /// How one hook is to be attached.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,9 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::host::{self, Host, Modules, Processes};
-use crate::model::{HookState, LostUpdates, MapUse, ProcessKey, Snapshot, Trouble};
+use crate::model::{
+    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, ProcessKey, Snapshot, Trouble,
+};
 
 use super::attach::{Attached, attach_all, not_attached, one_line, os_error};
 use super::cost::{kprobe_misses, map_memory, recursion_misses};
@@ -20,7 +22,7 @@ use super::hook;
 use super::kprobe::KprobeEvents;
 use super::load::load;
 use super::maps::SharedMaps;
-use super::plan::{AttachMode, AttachPlan, EbpfOptions, PlannedStem, Rung, restate};
+use super::plan::{AttachPlan, PlannedStem, Rung, restate};
 use super::records;
 
 /// A call whose end was never seen is given up when its thread is gone; younger ones are not asked.
@@ -94,7 +96,7 @@ impl Tracer {
     ) -> Result<(), EventsError> {
         let name = planned.stem.name;
         let has_trampolines = planned.hooks.iter().any(|p| p.rung == Rung::Fentry);
-        let refused = match self.try_stem(planned, options.maxactive) {
+        let refused = match self.try_stem(planned, options) {
             Ok(true) => return Ok(()),
             Ok(false) => "a trampoline can't be attached".to_owned(),
             Err(error) if has_trampolines => error.to_string(),
@@ -119,11 +121,15 @@ impl Tracer {
     }
 
     /// False if a trampoline could not be attached: then nothing of the stem is kept.
-    fn try_stem(&mut self, planned: &PlannedStem, maxactive: u32) -> Result<bool, EventsError> {
-        let object = load(planned, &self.maps).map_err(|error| load_error(&error))?;
+    fn try_stem(
+        &mut self,
+        planned: &PlannedStem,
+        options: &EbpfOptions,
+    ) -> Result<bool, EventsError> {
+        let object = load(planned, &self.maps, options).map_err(|error| load_error(&error))?;
         self.maps.add(&object).map_err(|source| EventsError::Map { map: "all", source })?;
         self.write_settings()?;
-        let outcome = attach_all(&object, &planned.hooks, self.probes.as_mut(), maxactive);
+        let outcome = attach_all(&object, &planned.hooks, self.probes.as_mut(), options.maxactive);
         if outcome.lost_a_trampoline(&planned.hooks) {
             return Ok(false);
         }

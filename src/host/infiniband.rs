@@ -7,7 +7,7 @@ use super::{Host, HostError};
 /// # Errors
 /// The folder exists and can't be listed.
 pub fn device_names(host: &Host) -> Result<Vec<String>, HostError> {
-    let path = host.path("sys/class/infiniband");
+    let path = host.sys("class/infiniband");
     let entries = match std::fs::read_dir(&path) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

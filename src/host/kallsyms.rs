@@ -23,7 +23,7 @@ impl Symbols {
     /// # Errors
     /// The file can't be read (no /proc, or a kernel without it).
     pub fn read(host: &Host, wanted: &[&str]) -> Result<Self, HostError> {
-        let path = host.path("proc/kallsyms");
+        let path = host.proc("kallsyms");
         let fail = |source| HostError::Read { path: path.clone(), source };
         let mut reader =
             BufReader::with_capacity(1 << 18, std::fs::File::open(&path).map_err(fail)?);

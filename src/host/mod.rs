@@ -1,4 +1,4 @@
-//! Reads /proc and /sys under a root given as a value; every reader is a pure parse behind it.
+//! Reads /proc and /sys where they are said to be; every reader is a pure parse behind it.
 //! Never writes, never keeps what it read.
 
 mod infiniband;
@@ -21,7 +21,8 @@ pub use tracefs::tracefs;
 /// Where /proc and /sys are.
 #[derive(Debug, Clone)]
 pub struct Host {
-    root: PathBuf,
+    proc: PathBuf,
+    sys: PathBuf,
 }
 
 /// A file of the host that could not be read.
@@ -38,22 +39,42 @@ impl Host {
         Self::at("/")
     }
 
-    /// A captured tree, or another mount of /proc and /sys.
+    /// A captured tree with `proc` and `sys` in it.
     #[must_use]
-    pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+    pub fn at(root: impl AsRef<Path>) -> Self {
+        Self::new(root.as_ref().join("proc"), root.as_ref().join("sys"))
     }
 
-    /// `path` (given without a leading slash) under this root.
+    /// Where procfs and sysfs are mounted.
     #[must_use]
-    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
-        self.root.join(path)
+    pub fn new(proc: impl Into<PathBuf>, sys: impl Into<PathBuf>) -> Self {
+        Self { proc: proc.into(), sys: sys.into() }
     }
 
-    fn text(&self, path: impl AsRef<Path>) -> Result<String, HostError> {
-        let path = self.path(path);
-        std::fs::read(&path)
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-            .map_err(|source| HostError::Read { path, source })
+    /// A file of procfs.
+    #[must_use]
+    pub fn proc(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.proc.join(path)
     }
+
+    /// A file of sysfs.
+    #[must_use]
+    pub fn sys(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.sys.join(path)
+    }
+
+    fn proc_text(&self, path: impl AsRef<Path>) -> Result<String, HostError> {
+        text(self.proc(path))
+    }
+
+    fn sys_text(&self, path: impl AsRef<Path>) -> Result<String, HostError> {
+        text(self.sys(path))
+    }
+}
+
+/// Words of a file, whatever bytes are in it.
+fn text(path: PathBuf) -> Result<String, HostError> {
+    std::fs::read(&path)
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .map_err(|source| HostError::Read { path, source })
 }

@@ -14,7 +14,7 @@ impl Modules {
     /// # Errors
     /// The file exists and can't be read.
     pub fn read(host: &Host) -> Result<Self, HostError> {
-        match host.text("proc/modules") {
+        match host.proc_text("modules") {
             Ok(text) => Ok(Self::parse(&text)),
             Err(HostError::Read { source, .. })
                 if source.kind() == std::io::ErrorKind::NotFound =>

@@ -5,8 +5,8 @@ use super::Host;
 /// True where it does, or where nothing tells that it doesn't.
 #[must_use]
 pub fn preempts(host: &Host) -> bool {
-    let dynamic = host.text("sys/kernel/debug/sched/preempt").ok();
-    let version = host.text("proc/sys/kernel/version").unwrap_or_default();
+    let dynamic = host.sys_text("kernel/debug/sched/preempt").ok();
+    let version = host.proc_text("sys/kernel/version").unwrap_or_default();
     judge(dynamic.as_deref(), &version)
 }
 

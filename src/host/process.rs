@@ -27,7 +27,7 @@ impl<'a> Processes<'a> {
     pub fn of(host: &'a Host) -> Self {
         /// PROC_PID_INIT_INO: the pid namespace that the kernel started with.
         const INITIAL: &str = "pid:[4026531836]";
-        let namespace = std::fs::read_link(host.path("proc/self/ns/pid"));
+        let namespace = std::fs::read_link(host.proc("self/ns/pid"));
         Self { host, all_visible: namespace.is_ok_and(|at| at.as_os_str() == INITIAL) }
     }
 
@@ -45,7 +45,7 @@ impl<'a> Processes<'a> {
         if !self.all_visible {
             return Presence::Unknown;
         }
-        match std::fs::read(self.host.path(format!("proc/{tgid}/stat"))) {
+        match std::fs::read(self.host.proc(format!("{tgid}/stat"))) {
             Ok(stat) => judge(&stat, start_ns),
             Err(error) if vanished(&error) => Presence::Gone,
             Err(_) => Presence::Unknown,
@@ -55,7 +55,7 @@ impl<'a> Processes<'a> {
     /// Whether a thread of a process is known to have ended.
     #[must_use]
     pub fn thread_is_gone(&self, tgid: u32, tid: u32) -> bool {
-        let task = self.host.path(format!("proc/{tgid}/task/{tid}"));
+        let task = self.host.proc(format!("{tgid}/task/{tid}"));
         self.all_visible && std::fs::metadata(task).is_err_and(|error| vanished(&error))
     }
 }

@@ -7,8 +7,8 @@ use super::Host;
 /// The first of the two usual places that holds a tracefs, if any.
 #[must_use]
 pub fn tracefs(host: &Host) -> Option<PathBuf> {
-    ["sys/kernel/tracing", "sys/kernel/debug/tracing"]
+    ["kernel/tracing", "kernel/debug/tracing"]
         .into_iter()
-        .map(|place| host.path(place))
+        .map(|place| host.sys(place))
         .find(|place| place.join("kprobe_events").exists())
 }

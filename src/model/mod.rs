@@ -3,12 +3,16 @@
 
 mod attach;
 mod histogram;
+mod options;
 mod process;
 mod snapshot;
+mod task;
 
 pub use attach::{Attach, HookState, Trouble};
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
+pub use options::{AttachMode, COLLECTORS, EbpfOptions, ProcessLabel};
 pub use process::{Process, ProcessCounters, ProcessGauges, ProcessKey};
 pub use snapshot::{
     Cause, DeviceTotals, Failure, InFlight, LostUpdates, MapUse, MrKind, PinUse, Snapshot,
 };
+pub use task::{Memory, Task, Tasks};

@@ -1,0 +1,97 @@
+//! What the user may choose of what several rooms share.
+
+/// How functions of modules are attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AttachMode {
+    /// Kprobes, which hold no module.
+    #[default]
+    Auto,
+    /// Trampolines where there is BTF: cheaper, but the RDMA modules can't be unloaded meanwhile.
+    Fentry,
+}
+
+impl AttachMode {
+    pub const ALL: [Self; 2] = [Self::Auto, Self::Fentry];
+
+    /// The word for it on the command line and in the configuration.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Fentry => "fentry",
+        }
+    }
+}
+
+/// What is loaded into the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EbpfOptions {
+    pub attach: AttachMode,
+    /// Concurrent calls that a return probe can follow, 1 to 4096.
+    pub maxactive: u32,
+    /// Rows of the map of live pins: one for each umem that lives.
+    pub max_pins: u32,
+    /// Rows of the map of processes: each that registered and lives, or ended in the last seconds.
+    pub max_processes: u32,
+}
+
+impl EbpfOptions {
+    /// KRETPROBE_MAXACTIVE_MAX of the kernel.
+    pub const MAXACTIVE_LIMIT: u32 = 4096;
+    /// 16 million rows of 88 bytes: what a hash of the kernel can hold in one piece.
+    pub const ROWS_LIMIT: u32 = 1 << 24;
+}
+
+impl Default for EbpfOptions {
+    fn default() -> Self {
+        Self {
+            attach: AttachMode::Auto,
+            // 64 threads beside two mmap loops lost 1,024 of 6,400 at the kernel's own 4 to 16,
+            // none at 128.
+            maxactive: 512,
+            max_pins: 131_072,
+            max_processes: 8192,
+        }
+    }
+}
+
+/// What tells one process series from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProcessLabel {
+    Pid,
+    Comm,
+    Cgroup,
+    ContainerId,
+    PodUid,
+    SlurmJob,
+    SystemdUnit,
+}
+
+impl ProcessLabel {
+    pub const ALL: [Self; 7] = [
+        Self::Pid,
+        Self::Comm,
+        Self::Cgroup,
+        Self::ContainerId,
+        Self::PodUid,
+        Self::SlurmJob,
+        Self::SystemdUnit,
+    ];
+
+    /// The name of the label.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pid => "pid",
+            Self::Comm => "comm",
+            Self::Cgroup => "cgroup",
+            Self::ContainerId => "container_id",
+            Self::PodUid => "pod_uid",
+            Self::SlurmJob => "slurm_job",
+            Self::SystemdUnit => "systemd_unit",
+        }
+    }
+}
+
+/// The words of all collectors, in the order of the page: file, flag, config key and label.
+pub const COLLECTORS: [&str; 4] = ["mr", "process", "devices", "exporter"];

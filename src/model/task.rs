@@ -1,0 +1,74 @@
+//! A process as the kernel's list of tasks shows it: what its memory costs the host.
+
+use super::process::ProcessKey;
+
+/// A process with memory of its own, or one that is about to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Task {
+    pub key: ProcessKey,
+    /// Name of the leader, up to the first NUL; any bytes.
+    pub comm: [u8; 16],
+    /// None once its memory is gone: it ends, or is dead and waits for its parent.
+    pub memory: Option<Memory>,
+}
+
+/// What the memory of one process, or of several together, costs. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// VmPin: pages that RDMA and others pinned.
+    pub pinned_bytes: u64,
+    /// VmLck: pages locked by mlock and its kin.
+    pub locked_bytes: u64,
+    /// Hugepages of hugetlbfs; None where the kernel has none.
+    pub hugetlb_bytes: Option<u64>,
+    pub page_table_bytes: u64,
+    /// RLIMIT_MEMLOCK; None is no limit.
+    pub memlock_limit_bytes: Option<u64>,
+    /// Whether memory mapped later will be locked (mlockall with MCL_FUTURE); None where nothing
+    /// tells.
+    pub locks_future: Option<bool>,
+}
+
+impl Memory {
+    /// Sums; of the limits the tightest, and whether any locks what it maps later.
+    #[must_use]
+    pub fn plus(&self, more: &Self) -> Self {
+        let either = |a: Option<u64>, b: Option<u64>, join: fn(u64, u64) -> u64| match (a, b) {
+            (Some(a), Some(b)) => Some(join(a, b)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            pinned_bytes: self.pinned_bytes.saturating_add(more.pinned_bytes),
+            locked_bytes: self.locked_bytes.saturating_add(more.locked_bytes),
+            hugetlb_bytes: either(self.hugetlb_bytes, more.hugetlb_bytes, u64::saturating_add),
+            page_table_bytes: self.page_table_bytes.saturating_add(more.page_table_bytes),
+            memlock_limit_bytes: either(
+                self.memlock_limit_bytes,
+                more.memlock_limit_bytes,
+                u64::min,
+            ),
+            locks_future: match (self.locks_future, more.locks_future) {
+                (Some(a), Some(b)) => Some(a || b),
+                (one, other) => one.or(other),
+            },
+        }
+    }
+
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.pinned_bytes > 0 || self.locked_bytes > 0
+    }
+}
+
+/// One reading of all processes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tasks {
+    /// One row a process, in no order. Of processes that share one memory (vfork) only the oldest
+    /// has its figures.
+    pub rows: Vec<Task>,
+    /// Start times are those of the kernel to the nanosecond; else they are rounded down to clock
+    /// ticks of 10 ms.
+    pub exact: bool,
+    /// Every process of the host is here; else those of one pid namespace, or one user's, alone.
+    pub whole: bool,
+}
