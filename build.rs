@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use libbpf_cargo::SkeletonBuilder;
 
 /// The stems: `bpf/<stem>.h`, `bpf/<stem>.bpf.c`, `src/ebpf/<stem>.rs`.
-const STEMS: [&str; 2] = ["umem", "verbs"];
+const STEMS: [&str; 3] = ["umem", "verbs", "tasks"];
 
 const CLANG: &str = "clang-14";
 

@@ -60,6 +60,7 @@ struct rlimit {
 };
 
 struct signal_struct {
+	int nr_threads;
 	struct rlimit rlim[16];
 };
 
@@ -68,16 +69,35 @@ struct atomic64 {
 };
 
 struct mm_struct {
-	struct atomic64 pinned_vm; /* in base pages */
+	struct atomic64 pinned_vm; /* in base pages, as are the next two */
+	unsigned long locked_vm;
+	struct atomic64 hugetlb_usage; /* where the kernel has hugetlbfs */
+	struct atomic64 pgtables_bytes;
+	unsigned long def_flags; /* of memory mapped later; in an anonymous union on 7.3 */
 };
 
 struct task_struct {
+	unsigned int flags;
+	int exit_state;
+	__s32 pid;
+	__s32 tgid;
 	__u64 start_boottime;
 	struct task_struct *group_leader;
 	struct mm_struct *mm;
 	struct signal_struct *signal;
 	const struct cred *cred;
 	char comm[16];
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
 };
 
 #pragma clang attribute pop
@@ -97,6 +117,8 @@ struct task_struct {
 #define ERESTART_RESTARTBLOCK 516
 #define MAX_ERRNO 4095
 
+#define PF_KTHREAD 0x00200000
+#define VM_LOCKED 0x2000
 #define RLIMIT_MEMLOCK 8
 #define CAP_IPC_LOCK 14
 

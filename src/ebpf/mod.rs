@@ -13,6 +13,7 @@ mod load;
 mod maps;
 mod plan;
 mod records;
+mod tasks;
 mod tracer;
 mod umem;
 mod verbs;
@@ -20,6 +21,7 @@ mod verbs;
 pub use events::{EventsError, KernelEvents};
 pub use facts::KernelFacts;
 pub use plan::AttachPlan;
+pub use tasks::TaskIterator;
 pub use tracer::Tracer;
 
 /// First bound of the kernel's histogram slots, as a power of two: nanoseconds or bytes.

@@ -35,6 +35,8 @@ unsafe impl Record for failure_key {}
 unsafe impl Record for settings {}
 // SAFETY: as above.
 unsafe impl Record for device_sample {}
+// SAFETY: as above.
+unsafe impl Record for task {}
 // SAFETY: any bytes are an integer.
 unsafe impl Record for u32 {}
 // SAFETY: any bytes are an integer.

@@ -346,7 +346,7 @@ fn sample_bytes(sample: &records::device_sample) -> Vec<u8> {
 }
 
 /// EPERM is a missing capability; the verifier's refusals are EACCES and others.
-fn load_error(error: &libbpf_rs::Error) -> EventsError {
+pub fn load_error(error: &libbpf_rs::Error) -> EventsError {
     if os_error(error) == Some(Errno::PERM.raw_os_error()) {
         EventsError::Denied(one_line(error))
     } else {
@@ -366,7 +366,7 @@ fn unique_token() -> String {
 }
 
 /// libbpf's own words go to the debug log: what matters of them is in our errors.
-fn quiet_libbpf() {
+pub fn quiet_libbpf() {
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |level, text| {
         if !matches!(level, libbpf_rs::PrintLevel::Debug) {
             tracing::debug!(target: "libbpf", "{}", text.trim_end());
