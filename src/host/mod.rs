@@ -6,6 +6,7 @@ mod kallsyms;
 mod modules;
 mod preemption;
 mod process;
+mod tasks;
 mod tracefs;
 
 use std::io;
@@ -16,6 +17,7 @@ pub use kallsyms::{Home, Symbols};
 pub use modules::Modules;
 pub use preemption::preempts;
 pub use process::{Presence, Processes};
+pub use tasks::read_tasks;
 pub use tracefs::tracefs;
 
 /// Where /proc and /sys are.

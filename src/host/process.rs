@@ -5,6 +5,9 @@ use procfs::process::Stat;
 
 use super::Host;
 
+/// A clock tick, in which /proc gives times.
+pub(super) const NS_PER_TICK: u64 = 1_000_000_000 / 100;
+
 /// What became of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
@@ -61,18 +64,25 @@ impl<'a> Processes<'a> {
 }
 
 /// Never there, or gone between open and read.
-fn vanished(error: &std::io::Error) -> bool {
+pub(super) fn vanished(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
+/// Dead, without a living thread, and waiting for its parent.
+pub(super) fn dead(stat: &Stat) -> bool {
+    matches!(stat.state, 'Z' | 'X' | 'x') && stat.num_threads <= 1
+}
+
 fn judge(stat: &[u8], start_ns: u64) -> Presence {
-    const NS_PER_TICK: u64 = 1_000_000_000 / 100;
     let Ok(stat) = Stat::from_read(stat) else {
         return Presence::Unknown;
     };
-    let dead = matches!(stat.state, 'Z' | 'X' | 'x') && stat.num_threads <= 1;
-    if dead || stat.starttime != start_ns / NS_PER_TICK { Presence::Gone } else { Presence::Runs }
+    if dead(&stat) || stat.starttime != start_ns / NS_PER_TICK {
+        Presence::Gone
+    } else {
+        Presence::Runs
+    }
 }
 
 #[cfg(test)]

@@ -63,12 +63,13 @@ impl Memory {
 /// One reading of all processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tasks {
-    /// One row a process, in no order. Of processes that share one memory (vfork) only the oldest
-    /// has its figures.
+    /// One row a process, in no order.
     pub rows: Vec<Task>,
-    /// Start times are those of the kernel to the nanosecond; else they are rounded down to clock
-    /// ticks of 10 ms.
+    /// Start times are those of the kernel to the nanosecond, and of processes that share one memory
+    /// (vfork) only the oldest has its figures. Else times are rounded down to clock ticks of 10 ms,
+    /// and all that share a memory show its figures.
     pub exact: bool,
-    /// Every process of the host is here; else those of one pid namespace, or one user's, alone.
+    /// Every process of the host is here; else only those of one pid namespace, or those that the
+    /// reader may see.
     pub whole: bool,
 }
