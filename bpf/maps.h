@@ -95,6 +95,7 @@ static __always_inline struct process *enter_process(const struct process_key *k
 	row = bpf_map_lookup_elem(&processes, key);
 	if (row && !error) {
 		BPF_CORE_READ_INTO(&row->comm, current_task(), group_leader, comm);
+		row->cgroup_id = bpf_get_current_cgroup_id();
 		row->named = 1;
 	}
 	return row;

@@ -40,6 +40,7 @@ struct process {
 	char comm[COMM_BYTES];
 	__u32 named; /* comm is written; a row is born without */
 	__u32 unused;
+	__u64 cgroup_id; /* of cgroup v2, at the first event */
 	__u64 registration_ns;
 	__u64 registration_slots[PROCESS_SLOTS];
 	__u64 failures[CAUSES];

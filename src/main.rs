@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use mrscope::cli::{self, Cli, CliError, LogLevel};
-use mrscope::collector::Engine;
+use mrscope::collector::{Engine, EngineOptions, ListsTasks, LiveTasks};
 use mrscope::ebpf::{KernelEvents, Tracer};
 use mrscope::host::Host;
 use mrscope::ledger::LedgerOptions;
@@ -46,7 +46,10 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
 
     let ebpf =
         EbpfOptions { attach: cli.attach, maxactive: cli.maxactive, ..EbpfOptions::default() };
-    let ledger = LedgerOptions { max_processes: cli.max_processes, ..LedgerOptions::default() };
+    let options = EngineOptions {
+        ledger: LedgerOptions { max_series: cli.max_processes, ..LedgerOptions::default() },
+        ..EngineOptions::default()
+    };
     // Before any probe is set: a signal must not end the process with probes left behind.
     let (mut term, mut interrupt) = {
         let _inside = runtime.enter();
@@ -54,11 +57,13 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         (on(SignalKind::terminate())?, on(SignalKind::interrupt())?)
     };
 
-    let (pages, engine) = Engine::start(Host::live(), ledger, move |host| {
+    let open_events = move |host| {
         let tracer = Tracer::start(host, &ebpf)?;
         Ok(Box::new(tracer) as Box<dyn KernelEvents>)
-    })
-    .context("no thread")?;
+    };
+    let open_tasks = |host| Box::new(LiveTasks::open(host)) as Box<dyn ListsTasks>;
+    let (pages, engine) =
+        Engine::start(Host::live(), options, open_events, open_tasks).context("no thread")?;
 
     tracing::info!("serving http://{address}/metrics");
     let stop = async move {

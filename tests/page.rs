@@ -6,20 +6,21 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use mrscope::collector::Engine;
+use mrscope::collector::{CollectError, Engine, EngineOptions, ListsTasks};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::host::Host;
 use mrscope::ledger::LedgerOptions;
 use mrscope::model::{
-    Attach, Cause, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse, MrKind,
-    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Trouble,
+    Attach, Cause, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse, Memory, MrKind,
+    Process, ProcessCounters, ProcessGauges, ProcessKey, ProcessLabel, Snapshot, Task, Tasks,
+    Trouble,
 };
 
 /// A kernel that always says the same.
 struct Recorded(Snapshot);
 
 impl KernelEvents for Recorded {
-    fn snapshot(&mut self) -> Result<Snapshot, EventsError> {
+    fn snapshot(&mut self, _: &[String]) -> Result<Snapshot, EventsError> {
         Ok(self.0.clone())
     }
 
@@ -67,6 +68,7 @@ fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
     Process {
         key: ProcessKey { tgid, start_ns: 1 },
         comm: comm.to_owned(),
+        cgroup_id: 0,
         counters: ProcessCounters {
             registration_ns: registrations * 1_000_000,
             slots: [0, registrations, 0, 0, 0, 0, 0],
@@ -79,7 +81,6 @@ fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
 
 fn snapshot() -> Snapshot {
     Snapshot {
-        present: vec!["mlx5_0".into(), "mlx5_1".into()],
         devices: vec![device("mlx5_0", MrKind::Host), device("mlx5_0", MrKind::Odp)],
         failures: vec![Failure {
             device: "mlx5_0".into(),
@@ -108,13 +109,73 @@ fn snapshot() -> Snapshot {
     }
 }
 
+/// A list of processes that is always the same.
+struct Listed(Tasks);
+
+impl ListsTasks for Listed {
+    fn list(&mut self) -> Result<(Tasks, HookState), CollectError> {
+        let hook = HookState {
+            hook: "tasks",
+            symbol: "iter/task",
+            attach: Attach::Iterator,
+            trouble: None,
+        };
+        Ok((self.0.clone(), hook))
+    }
+}
+
+fn tasks() -> Tasks {
+    let task = |tgid, start_ns, comm, memory| Task {
+        key: ProcessKey { tgid, start_ns },
+        comm,
+        memory: Some(memory),
+    };
+    let held = Memory {
+        pinned_bytes: 12_349_440,
+        locked_bytes: 0,
+        hugetlb_bytes: Some(4 << 20),
+        page_table_bytes: 36_864,
+        memlock_limit_bytes: None,
+        locks_future: Some(false),
+    };
+    let locker = Memory {
+        pinned_bytes: 0,
+        locked_bytes: 3 << 20,
+        memlock_limit_bytes: Some(8 << 20),
+        locks_future: Some(true),
+        ..held
+    };
+    let bystander = Memory { locked_bytes: 0, page_table_bytes: 4096, ..locker };
+    Tasks {
+        rows: vec![
+            task(4_194_305, 1, *b"a \"quoted\"\nname\0", held),
+            task(4_194_306, 1, *b"python3\0\0\0\0\0\0\0\0\0", held),
+            // Never registered; its name is no UTF-8.
+            task(4_194_307, 90_000_000_000, *b"locker \xff\0\0\0\0\0\0\0\0", locker),
+            task(4_194_308, 2, *b"bystander\0\0\0\0\0\0\0", bystander),
+        ],
+        exact: true,
+        whole: true,
+    }
+}
+
 fn render(
     events: impl FnOnce() -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
 ) -> String {
-    let host = Host::at("tests/fixtures/hosts/none");
-    let (pages, engine) = Engine::start(host, LedgerOptions::default(), move |_| events()).unwrap();
+    render_with(EngineOptions::default(), events, &[])
+}
+
+fn render_with(
+    options: EngineOptions,
+    events: impl FnOnce() -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
+    collect: &[&str],
+) -> String {
+    let host = Host::at("tests/fixtures/hosts/two_devices");
+    let list = |_| Box::new(Listed(tasks())) as Box<dyn ListsTasks>;
+    let (pages, engine) = Engine::start(host, options, move |_| events(), list).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let page = runtime.block_on(pages.get()).unwrap();
+    let choice = pages.choose(collect).unwrap();
+    let page = runtime.block_on(pages.get(choice)).unwrap();
     drop(pages);
     engine.join().unwrap();
     // How long a collector took is the only figure that no snapshot fixes.
@@ -174,7 +235,48 @@ fn without_events_the_page_says_so_and_claims_no_zero() {
         let success = u8::from(state == "unsupported");
         let line = format!("mrscope_scrape_collector_success{{collector=\"mr\"}} {success}\n");
         assert!(page.contains(&line), "{page}");
-        assert!(!page.contains("mrscope_mr_") && !page.contains("mrscope_process_"), "{page}");
+        assert!(!page.contains("mrscope_mr_") && !page.contains("mrscope_process_mr_"), "{page}");
         assert!(page.contains("mrscope_build_info"), "{page}");
+        // What needs no events is there all the same.
+        let locked = "mrscope_process_locked_bytes{comm=\"locker \u{fffd}\",pid=\"4194307\"}";
+        assert!(page.contains(&format!("{locked} {}\n", 3 << 20)), "{page}");
+        assert!(page.contains("mrscope_rdma_device_info"), "{page}");
     }
+}
+
+#[test]
+fn a_collector_that_is_off_says_so_and_nothing_else() {
+    let options = EngineOptions { off: vec!["process"], ..EngineOptions::default() };
+    let page = render_with(options, || Ok(Box::new(Recorded(snapshot()))), &[]);
+    let off = "mrscope_collector_state{collector=\"process\",state=\"off\"} 1\n";
+    assert!(page.contains(off), "{page}");
+    assert!(!page.contains("mrscope_scrape_collector_success{collector=\"process\"}"), "{page}");
+    assert!(!page.contains("mrscope_process_pinned_bytes"), "{page}");
+    assert!(page.contains("mrscope_process_mr_active{"), "{page}");
+}
+
+#[test]
+fn a_page_of_chosen_collectors_has_them_alone() {
+    let page = render_with(
+        EngineOptions::default(),
+        || Ok(Box::new(Recorded(snapshot()))),
+        &["devices", "process"],
+    );
+    assert!(page.contains("mrscope_rdma_device_info"), "{page}");
+    assert!(page.contains("mrscope_process_pinned_bytes"), "{page}");
+    assert!(!page.contains("mrscope_mr_") && !page.contains("mrscope_build_info"), "{page}");
+}
+
+#[test]
+fn processes_can_be_told_apart_by_other_labels() {
+    let options = EngineOptions { labels: vec![ProcessLabel::Comm], ..EngineOptions::default() };
+    let options = EngineOptions {
+        ledger: LedgerOptions { labels_name_one: false, ..options.ledger.clone() },
+        ..options
+    };
+    let page = render_with(options, || Ok(Box::new(Recorded(snapshot()))), &[]);
+    assert!(page.contains("mrscope_process_pinned_bytes{comm=\"python3\"} 12349440\n"), "{page}");
+    assert!(page.contains("mrscope_process_mr_active{comm=\"python3\"} 2\n"), "{page}");
+    assert!(!page.contains("pid="), "{page}");
+    assert!(!page.contains("mrscope_process_start_time_seconds"), "{page}");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::metrics::{Page, PageError, exporter};
 
-use super::{CollectError, Collector, STATES, Scene};
+use super::{CollectError, Collector, OFF, STATES, Scene};
 
 pub struct Exporter;
 
@@ -16,9 +16,9 @@ impl Collector for Exporter {
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
         page.number(&exporter::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1.0)?;
         for hook in scene.hooks {
-            let watched = hook.attach.watches();
             let labels = [hook.hook, hook.attach.label()];
-            page.number(&exporter::PROGRAM_ATTACHED, &labels, f64::from(watched))?;
+            let watched = f64::from(hook.attach.watches());
+            page.number(&exporter::PROGRAM_ATTACHED, &labels, watched)?;
         }
         // The collector `mr` says why there are no events.
         let Ok(snapshot) = scene.events else {
@@ -44,18 +44,26 @@ pub struct Report {
     pub took: Duration,
 }
 
-/// Writes how all collectors did.
-pub fn write_reports(reports: &[Report], page: &mut Page) -> Result<(), PageError> {
-    for report in reports {
-        let state = report.outcome.as_ref().err().map_or("ok", CollectError::state);
-        let success = !matches!(state, "failed" | "denied");
-        let name = report.collector;
-        page.number(&exporter::COLLECTOR_SUCCESS, &[name], f64::from(success))?;
-        page.number(&exporter::COLLECTOR_SECONDS, &[name], report.took.as_secs_f64())?;
-        for possible in STATES {
-            let labels = [name, possible];
-            page.number(&exporter::COLLECTOR_STATE, &labels, f64::from(possible == state))?;
-        }
+/// Writes how collectors did, and which are switched off.
+pub fn write_reports(
+    reports: &[Report],
+    off: &[&'static str],
+    page: &mut Page,
+) -> Result<(), PageError> {
+    for Report { collector, outcome, took } in reports {
+        let state = outcome.as_ref().err().map_or("ok", CollectError::state);
+        let success = f64::from(!matches!(state, "failed" | "denied"));
+        page.number(&exporter::COLLECTOR_SUCCESS, &[collector], success)?;
+        page.number(&exporter::COLLECTOR_SECONDS, &[collector], took.as_secs_f64())?;
+        write_state(collector, state, page)?;
+    }
+    off.iter().try_for_each(|collector| write_state(collector, OFF, page))
+}
+
+fn write_state(collector: &str, state: &str, page: &mut Page) -> Result<(), PageError> {
+    for possible in STATES {
+        let is_it = f64::from(possible == state);
+        page.number(&exporter::COLLECTOR_STATE, &[collector, possible], is_it)?;
     }
     Ok(())
 }

@@ -1,23 +1,39 @@
 //! Joins sources to words: each collector writes its part of a page, and says what stopped it.
 //! A collector's failure hides nothing of another.
 
+mod devices;
 mod exporter;
+mod journal;
+mod labels;
 mod mr;
+mod pages;
+mod process;
 mod run;
+mod source;
+mod sources;
 
 use crate::ebpf::EventsError;
-use crate::ledger::Ledger;
+use crate::host::HostError;
+use crate::ledger::View;
 use crate::metrics::{Page, PageError};
-use crate::model::{HookState, Snapshot};
+use crate::model::{HookState, Labels, RdmaDevice, Snapshot};
 
-pub use run::{Engine, Pages, RenderError};
+pub use pages::{Choice, ChoiceError, Pages, RenderError, Rendered};
+pub use run::{Engine, EngineOptions};
+pub use sources::{ListsTasks, LiveTasks, ProcessList};
 
 /// What all collectors of one page see.
 #[derive(Debug)]
 pub struct Scene<'a> {
     pub events: Result<&'a Snapshot, &'a CollectError>,
     pub hooks: &'a [HookState],
-    pub ledger: &'a Ledger,
+    pub tasks: Result<&'a ProcessList, &'a CollectError>,
+    pub devices: Result<&'a [RdmaDevice], &'a CollectError>,
+    /// Names of the devices, as far as they are known.
+    pub present: &'a [String],
+    pub view: &'a View,
+    /// Labels of all processes without a series.
+    pub others: &'a Labels,
 }
 
 /// One part of the page.
@@ -32,7 +48,7 @@ pub trait Collector: Send {
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError>;
 }
 
-/// Why a collector has nothing, or not all, to show.
+/// Why a collector has nothing, or not all, to show; each says what helps.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CollectError {
     /// There is nothing to see yet.
@@ -46,18 +62,30 @@ pub enum CollectError {
     Denied(String),
     #[error("{0}")]
     Failed(String),
+    /// The source has not answered for too long: what it said is dropped.
+    #[error("{0}")]
+    Stale(String),
 }
 
-/// Every collector, in the order of the page.
+/// Every collector, in the order of the page: [`crate::model::COLLECTORS`].
 #[must_use]
 pub fn all() -> Vec<Box<dyn Collector>> {
-    vec![Box::new(mr::Mr), Box::new(exporter::Exporter)]
+    vec![
+        Box::new(mr::Mr),
+        Box::new(process::Process),
+        Box::new(devices::Devices),
+        Box::new(exporter::Exporter),
+    ]
 }
 
-/// The label `state` of each outcome, and every value that it can take.
-pub const STATES: [&str; 5] = ["ok", "no_data", "unsupported", "denied", "failed"];
+/// State of a collector that is switched off.
+pub const OFF: &str = "off";
+
+/// Every value of the label `state`.
+pub const STATES: [&str; 7] = ["ok", OFF, "no_data", "unsupported", "denied", "failed", "stale"];
 
 impl CollectError {
+    /// The value of the label `state`.
     #[must_use]
     pub fn state(&self) -> &'static str {
         match self {
@@ -65,13 +93,25 @@ impl CollectError {
             Self::Unsupported(_) => "unsupported",
             Self::Denied(_) => "denied",
             Self::Failed(_) => "failed",
+            Self::Stale(_) => "stale",
         }
     }
 }
 
 impl From<PageError> for CollectError {
     fn from(error: PageError) -> Self {
-        Self::Failed(error.to_string())
+        Self::Failed(format!("{error}: a defect of mrscope, please report it"))
+    }
+}
+
+impl From<HostError> for CollectError {
+    fn from(error: HostError) -> Self {
+        let HostError::Read { source, .. } = &error;
+        if source.kind() == std::io::ErrorKind::PermissionDenied {
+            Self::Denied(format!("{error}; run mrscope as root"))
+        } else {
+            Self::Failed(error.to_string())
+        }
     }
 }
 
@@ -82,5 +122,14 @@ impl From<&EventsError> for CollectError {
             EventsError::Unsupported(_) => Self::Unsupported(error.to_string()),
             EventsError::Map { .. } => Self::Failed(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_collector_is_in_the_written_list_and_in_its_order() {
+        let names: Vec<_> = super::all().iter().map(|collector| collector.name()).collect();
+        assert_eq!(names, crate::model::COLLECTORS);
     }
 }

@@ -3,18 +3,16 @@
 use std::collections::BTreeMap;
 
 use crate::ebpf::SLOT_FIRST_LOG2;
-use crate::ledger::Shown;
 use crate::metrics::{Page, PageError, mr};
 use crate::model::{
-    Attach, Cause, DeviceTotals, HookState, MrKind, PROCESS_BOUNDS_SECONDS, PinUse,
+    Attach, Cause, DeviceTotals, HookState, Labels, MrKind, PROCESS_BOUNDS_SECONDS, PinUse,
     ProcessCounters, ProcessGauges, Snapshot, Trouble, cumulate, power_of_four_bounds,
 };
 
+use super::journal::remedy_of_full;
 use super::{CollectError, Collector, Scene};
 
 const NS: f64 = 1e-9;
-/// Label of all processes without a series: longer than a comm can be.
-const OTHER: &str = "(all other processes)";
 
 pub struct Mr;
 
@@ -30,26 +28,31 @@ impl Collector for Mr {
             // Nothing is watched: a zero would be a claim.
             return watched;
         }
-        for totals in &with_idle(snapshot) {
+        for totals in &with_idle(snapshot, scene.present) {
             device(totals, page)?;
         }
-        pinned(snapshot, page)?;
-        in_flight(snapshot, page)?;
-        failures(snapshot, page)?;
-        let (shown, others) = scene.ledger.view();
-        for process in &shown {
-            owner(process, page)?;
+        pinned(snapshot, scene.present, page)?;
+        in_flight(snapshot, scene.present, page)?;
+        failures(snapshot, scene.present, page)?;
+        for shown in &scene.view.shown {
+            if let Some(counted) = &shown.counters {
+                counters(&shown.labels, counted, page)?;
+            }
+            if let Some(held) = &shown.gauges {
+                gauges(&shown.labels, held, page)?;
+            }
         }
-        counters(["", OTHER], &others.counters, page)?;
-        gauges(["", OTHER], &others.gauges, page)?;
-        watched
+        let others = &scene.view.others;
+        counters(scene.others, &others.counters, page)?;
+        gauges(scene.others, &others.gauges, page)?;
+        watched.and_then(|()| room(snapshot))
     }
 }
 
 /// Totals of all devices: one on which nothing was registered yet has its zeros.
-fn with_idle(snapshot: &Snapshot) -> Vec<DeviceTotals> {
+fn with_idle(snapshot: &Snapshot, present: &[String]) -> Vec<DeviceTotals> {
     let mut devices = snapshot.devices.clone();
-    for name in &snapshot.present {
+    for name in present {
         let seen = |totals: &DeviceTotals| totals.device == *name && totals.kind == MrKind::Host;
         if !devices.iter().any(seen) {
             devices.push(DeviceTotals::idle(name, MrKind::Host));
@@ -73,10 +76,10 @@ const KNOWN_FAILURES: [(u32, Cause); 10] = [
     (95, Cause::Invalid),
 ];
 
-fn failures(snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
+fn failures(snapshot: &Snapshot, present: &[String], page: &mut Page) -> Result<(), PageError> {
     let mut counts: BTreeMap<(&str, u32, Cause), u64> = BTreeMap::new();
     let seen = snapshot.devices.iter().map(|totals| totals.device.as_str());
-    for device in seen.chain(snapshot.present.iter().map(String::as_str)) {
+    for device in seen.chain(present.iter().map(String::as_str)) {
         for (error, cause) in KNOWN_FAILURES {
             counts.insert((device, error, cause), 0);
         }
@@ -114,9 +117,9 @@ fn device(totals: &DeviceTotals, page: &mut Page) -> Result<(), PageError> {
 }
 
 /// Pinned bytes by device and use, over all kinds.
-fn pinned(snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
+fn pinned(snapshot: &Snapshot, present: &[String], page: &mut Page) -> Result<(), PageError> {
     let mut devices: BTreeMap<&str, [i64; PinUse::ALL.len()]> = BTreeMap::new();
-    for name in &snapshot.present {
+    for name in present {
         devices.insert(name, Default::default());
     }
     for totals in &snapshot.devices {
@@ -134,9 +137,9 @@ fn pinned(snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
 }
 
 /// In flight, for every device that was ever seen: zero is a figure too.
-fn in_flight(snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
+fn in_flight(snapshot: &Snapshot, present: &[String], page: &mut Page) -> Result<(), PageError> {
     let seen = snapshot.devices.iter().map(|totals| totals.device.as_str());
-    let all = seen.chain(snapshot.present.iter().map(String::as_str));
+    let all = seen.chain(present.iter().map(String::as_str));
     let mut devices: BTreeMap<&str, (u64, u64)> = all.map(|device| (device, (0, 0))).collect();
     for call in &snapshot.in_flight {
         let (count, oldest) = devices.entry(&call.device).or_default();
@@ -150,31 +153,20 @@ fn in_flight(snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
     Ok(())
 }
 
-fn owner(process: &Shown, page: &mut Page) -> Result<(), PageError> {
-    let pid = process.tgid.to_string();
-    let labels = [pid.as_str(), process.comm.as_str()];
-    counters(labels, &process.counters, page)?;
-    process.gauges.map_or(Ok(()), |held| gauges(labels, &held, page))
-}
-
-fn counters(
-    [pid, comm]: [&str; 2],
-    counters: &ProcessCounters,
-    page: &mut Page,
-) -> Result<(), PageError> {
+fn counters(labels: &Labels, counters: &ProcessCounters, page: &mut Page) -> Result<(), PageError> {
     let buckets = cumulate(&counters.slots, &PROCESS_BOUNDS_SECONDS);
     let seconds = counters.registration_ns as f64 * NS;
-    page.histogram(&mr::PROCESS_REGISTRATION_SECONDS, &[pid, comm], buckets, seconds)?;
+    page.process_histogram(&mr::PROCESS_REGISTRATION_SECONDS, labels, buckets, seconds)?;
     for (cause, count) in Cause::ALL.iter().zip(counters.failures) {
-        page.number(&mr::PROCESS_FAILURES, &[pid, comm, cause.label()], count as f64)?;
+        page.process_number(&mr::PROCESS_FAILURES, labels, &[cause.label()], count as f64)?;
     }
     Ok(())
 }
 
-fn gauges(labels: [&str; 2], held: &ProcessGauges, page: &mut Page) -> Result<(), PageError> {
-    page.number(&mr::PROCESS_ACTIVE, &labels, level(held.active))?;
-    page.number(&mr::PROCESS_ACTIVE_BYTES, &labels, level(held.active_bytes))?;
-    page.number(&mr::PROCESS_LARGEST_BYTES, &labels, held.largest_bytes as f64)
+fn gauges(labels: &Labels, held: &ProcessGauges, page: &mut Page) -> Result<(), PageError> {
+    page.process_number(&mr::PROCESS_ACTIVE, labels, &[], level(held.active))?;
+    page.process_number(&mr::PROCESS_ACTIVE_BYTES, labels, &[], level(held.active_bytes))?;
+    page.process_number(&mr::PROCESS_LARGEST_BYTES, labels, &[], held.largest_bytes as f64)
 }
 
 /// The kernel's live figures are signed sums of several CPUs: one read between a decrease and the
@@ -218,6 +210,20 @@ fn watched(hooks: &[HookState]) -> Result<(), CollectError> {
         }
     }
     Ok(())
+}
+
+/// Whether the maps can take what comes next. Of the devices' samples a few are enough.
+fn room(snapshot: &Snapshot) -> Result<(), CollectError> {
+    let counting = snapshot.maps.iter().filter(|map| map.map != "device_samples");
+    match counting.into_iter().find(|map| map.entries >= map.max_entries) {
+        Some(full) => Err(CollectError::Failed(format!(
+            "figures are not whole, the map {} is full ({} rows): {}",
+            full.map,
+            full.max_entries,
+            remedy_of_full(full.map)
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The usual name of an errno, or its number.
@@ -303,10 +309,5 @@ mod tests {
     #[test]
     fn an_errno_without_a_name_is_a_number() {
         assert_eq!((errno_name(12).as_str(), errno_name(4000).as_str()), ("ENOMEM", "4000"));
-    }
-
-    #[test]
-    fn no_comm_can_be_the_others() {
-        assert!(OTHER.len() > 15);
     }
 }

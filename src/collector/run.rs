@@ -1,206 +1,308 @@
-//! The thread that owns the kernel's maps and the ledger: a ticker advances the ledger and frees
-//! the dead, scraped or not, and a request for a page gets one that began after it came.
+//! The engine: asks the sources, advances the ledger, frees the dead and writes pages. A ticker
+//! does it, scraped or not; a request gets a page that began after it came. No source is waited
+//! for past its deadline.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use crate::ebpf::{EventsError, KernelEvents};
-use crate::host::{Host, Presence, Processes};
-use crate::ledger::{Ledger, LedgerOptions};
-use crate::metrics::{EncodeError, Page, text};
-use crate::model::{ProcessKey, Snapshot};
+use crate::host::Host;
+use crate::ledger::{Ledger, LedgerOptions, Reading};
+use crate::metrics::{Page, text};
+use crate::model::{COLLECTORS, HookState, Process, ProcessKey, ProcessLabel, RdmaDevice, Tasks};
 
 use super::exporter::{Report, write_reports};
+use super::journal::Journal;
+use super::labels::Labeller;
+use super::pages::{Choice, Pages, Rendered, Request};
+use super::source::Published;
+use super::sources::{
+    self, DevicesSource, Events, EventsAsk, EventsSource, ListsTasks, ProcessList, TasksSource,
+};
 use super::{CollectError, Collector, Scene, all};
 
 /// How often the ledger advances when nobody asks for a page.
 const TICK: Duration = Duration::from_secs(5);
+/// The same while the map of processes is over half full.
+const HASTY_TICK: Duration = Duration::from_secs(1);
+/// Results older than three ticks are dropped.
+const MAX_AGE: Duration = Duration::from_secs(15);
+/// What a page waits for the list of processes and for devices, which may hang.
+const SOURCE_DEADLINE: Duration = Duration::from_millis(500);
+/// The same for the kernel's maps: with modules that come and go all symbols are read again.
+const EVENTS_DEADLINE: Duration = Duration::from_secs(5);
+/// Loading and attaching at the start, on the slowest of machines.
+const START_DEADLINE: Duration = Duration::from_mins(1);
 
-/// A page's text, shared by all who asked for it.
-pub type Rendered = Result<Bytes, RenderError>;
-
-/// Why there is no page.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum RenderError {
-    #[error("{0}")]
-    Encode(#[from] Arc<EncodeError>),
-    #[error("the thread that reads the kernel has ended")]
-    Ended,
-}
-
-/// Hands out pages. Cheap to clone; the thread behind it ends when the last is dropped.
+/// What the engine is told at its start.
 #[derive(Debug, Clone)]
-pub struct Pages {
-    requests: Sender<oneshot::Sender<Rendered>>,
-    ready: Arc<AtomicBool>,
-    /// Its receiver lives on the thread.
-    alive: watch::Sender<()>,
+pub struct EngineOptions {
+    pub ledger: LedgerOptions,
+    /// What tells series of processes apart.
+    pub labels: Vec<ProcessLabel>,
+    /// Collectors that are switched off.
+    pub off: Vec<&'static str>,
 }
 
-impl Pages {
-    /// A page that is begun after this call, shared with all who wait meanwhile.
-    ///
-    /// # Errors
-    /// See [`RenderError`].
-    pub async fn get(&self) -> Rendered {
-        let (reply, page) = oneshot::channel();
-        self.requests.send(reply).map_err(|_| RenderError::Ended)?;
-        page.await.map_err(|_| RenderError::Ended)?
-    }
-
-    /// Completes when the thread behind the pages has ended.
-    pub async fn ended(&self) {
-        self.alive.closed().await;
-    }
-
-    /// Whether everything is attached that can be.
-    #[must_use]
-    pub fn ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            ledger: LedgerOptions::default(),
+            labels: vec![ProcessLabel::Pid, ProcessLabel::Comm],
+            off: Vec::new(),
+        }
     }
 }
 
 /// The thread's own things.
 pub struct Engine {
-    host: Host,
-    events: Result<Box<dyn KernelEvents>, EventsError>,
+    events: EventsSource,
+    tasks: TasksSource,
+    devices: DevicesSource,
     ledger: Ledger,
+    labels: Labeller,
     collectors: Vec<Box<dyn Collector>>,
-    /// The state last logged of each collector.
-    logged: HashMap<&'static str, String>,
+    off: Vec<&'static str>,
+    journal: Journal,
     started: Instant,
+    /// The kernel's rows as they were last read.
+    rows: Vec<Process>,
+    /// When that reading was over.
+    rows_read: Instant,
+    /// The map of processes fills faster than it is cleared.
+    hasty: bool,
+}
+
+/// What the sources said for one page.
+struct Seen {
+    events: Result<Arc<Published<Events>>, CollectError>,
+    tasks: Result<Arc<Published<ProcessList>>, CollectError>,
+    devices: Result<Arc<Published<Vec<RdmaDevice>>>, CollectError>,
+    present: Vec<String>,
 }
 
 impl Engine {
-    /// Starts the thread. `source` runs on it, since the kernel's objects stay where they are made.
+    /// Starts the engine and its sources. Each `open` runs on the thread of its source, since the
+    /// kernel's objects stay where they are made.
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub fn start<S>(
+    pub fn start<E, T>(
         host: Host,
-        options: LedgerOptions,
-        source: S,
+        options: EngineOptions,
+        open_events: E,
+        open_tasks: T,
     ) -> std::io::Result<(Pages, JoinHandle<()>)>
     where
-        S: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
+        E: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
+        T: FnOnce(Host) -> Box<dyn ListsTasks> + Send + 'static,
     {
         let (requests, inbox) = channel();
         let ready = Arc::new(AtomicBool::new(false));
         let (alive, living) = watch::channel(());
-        let pages = Pages { requests, ready: Arc::clone(&ready), alive };
-        let thread = std::thread::Builder::new().name("events".into()).spawn(move || {
+        let EngineOptions { ledger, labels, off } = options;
+        let on = COLLECTORS.into_iter().filter(|collector| !off.contains(collector)).collect();
+        let pages = Pages { requests, ready: Arc::clone(&ready), on, alive };
+        let everything = pages.choose(&[""; 0]);
+        let mut engine = Self {
+            events: sources::events(host.clone(), open_events)?,
+            tasks: sources::tasks(host.clone(), open_tasks)?,
+            devices: sources::devices(host.clone())?,
+            ledger: Ledger::new(ledger),
+            labels: Labeller::new(host, labels),
+            collectors: all(),
+            off,
+            journal: Journal::default(),
+            started: Instant::now(),
+            rows: Vec::new(),
+            rows_read: Instant::now(),
+            hasty: false,
+        };
+        let thread = std::thread::Builder::new().name("pages".into()).spawn(move || {
             let _living = living;
-            let events = source(host.clone());
-            let mut engine = Self {
-                host,
-                events,
-                ledger: Ledger::new(options),
-                collectors: all(),
-                logged: HashMap::new(),
-                started: Instant::now(),
-            };
-            engine.page();
+            let Ok(everything) = everything else { return };
+            engine.first(&everything);
             ready.store(true, Ordering::Release);
             tracing::info!("ready");
-            engine.run(&inbox);
+            engine.run(&inbox, &everything);
+            // Probes are taken out of the kernel before the process ends.
+            if engine.events.join().is_err() {
+                tracing::error!("the thread that reads the kernel had panicked");
+            }
         })?;
         Ok((pages, thread))
     }
 
-    fn run(&mut self, inbox: &Receiver<oneshot::Sender<Rendered>>) {
+    /// Waits for what has to be loaded and attached, and takes the first reading.
+    fn first(&mut self, everything: &Choice) {
+        self.tasks.ask(());
+        self.devices.ask(());
+        let deadline = Instant::now() + START_DEADLINE;
+        self.tasks.wait(deadline);
+        self.devices.wait(Instant::now() + SOURCE_DEADLINE);
+        self.events.ask(EventsAsk::Read(names(&self.devices)));
+        self.events.wait(deadline);
+        let seen = self.seen();
+        self.advance(&seen);
+        self.page(&seen, everything);
+    }
+
+    fn run(&mut self, inbox: &Receiver<Request>, everything: &Choice) {
         let mut next_tick = Instant::now() + TICK;
         loop {
             match inbox.recv_timeout(next_tick.saturating_duration_since(Instant::now())) {
-                Ok(first) => {
-                    let mut waiting = vec![first];
-                    waiting.extend(inbox.try_iter());
-                    let page = self.render();
-                    for reply in waiting {
-                        // Who has gone away needs no page.
-                        let _ = reply.send(page.clone());
-                    }
-                }
+                Ok(first) => self.answer([first].into_iter().chain(inbox.try_iter()).collect()),
                 Err(RecvTimeoutError::Timeout) => {
-                    if let Err(error) = self.read() {
-                        // The next page says it; no page is asked for now.
-                        tracing::debug!("between pages: {error}");
-                    }
-                    next_tick = Instant::now() + TICK;
+                    let seen = self.read();
+                    // No page is asked for: what changed is logged.
+                    self.page(&seen, everything);
+                    next_tick = Instant::now() + if self.hasty { HASTY_TICK } else { TICK };
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    fn render(&mut self) -> Rendered {
-        let page = self.page();
-        text(&page).map(Bytes::from).map_err(|error| Arc::new(error).into())
+    /// One reading for all who wait, and one page for all who chose the same.
+    fn answer(&mut self, requests: Vec<Request>) {
+        let seen = self.read();
+        let mut rendered: BTreeMap<Choice, Rendered> = BTreeMap::new();
+        for Request { choice, reply } in requests {
+            let page = rendered.entry(choice).or_insert_with_key(|choice| {
+                text(&self.page(&seen, choice)).map(Bytes::from).map_err(|e| Arc::new(e).into())
+            });
+            // Who has gone away needs no page.
+            let _ = reply.send(page.clone());
+        }
     }
 
-    /// Reads the kernel, takes the rows into the ledger, frees those that are final.
-    fn read(&mut self) -> Result<Snapshot, CollectError> {
-        let events = match &mut self.events {
-            Ok(events) => events,
-            Err(error) => return Err(CollectError::from(&*error)),
-        };
-        let processes = Processes::of(&self.host);
-        // Ended before the rows are read: nothing can come after them.
-        let gone: HashSet<ProcessKey> = self
-            .ledger
-            .living()
-            .filter(|key| processes.presence(key.tgid, key.start_ns) == Presence::Gone)
-            .copied()
+    /// Asks all sources, and takes what they say into the ledger.
+    fn read(&mut self) -> Seen {
+        let deadline = Instant::now() + SOURCE_DEADLINE;
+        self.tasks.ask(());
+        self.devices.ask(());
+        self.tasks.wait(deadline);
+        self.devices.wait(deadline);
+        // After the list of processes: rows of those that are not on it are final.
+        self.events.ask(EventsAsk::Read(names(&self.devices)));
+        self.events.wait(Instant::now() + EVENTS_DEADLINE);
+        let seen = self.seen();
+        self.advance(&seen);
+        seen
+    }
+
+    fn seen(&self) -> Seen {
+        Seen {
+            events: self.events.latest(MAX_AGE),
+            tasks: self.tasks.latest(MAX_AGE),
+            devices: self.devices.latest(MAX_AGE),
+            present: names(&self.devices),
+        }
+    }
+
+    fn advance(&mut self, seen: &Seen) {
+        let list = seen.tasks.as_ref().ok();
+        let tasks = list.and_then(|list| list.value.as_ref().ok()).map(|list| &list.tasks);
+        let newest = seen.events.as_ref().ok().filter(|published| published.begun > self.rows_read);
+        let rows =
+            newest.and_then(|published| published.value.as_ref().ok()?.snapshot.as_ref().ok());
+        let mut gone = HashSet::new();
+        if let (Some(published), Some(snapshot)) = (newest, rows) {
+            // Who was known before the list was begun and is not on it had ended before its row
+            // was read: the row is final.
+            if let (Some(list), Some(tasks)) = (list, tasks.filter(|tasks| tasks.whole))
+                && list.begun > self.rows_read
+                && published.begun > list.begun
+            {
+                gone = self.missing_on(tasks);
+            }
+            self.rows_read = published.begun + published.took;
+            self.rows.clone_from(&snapshot.processes);
+            self.hasty = snapshot
+                .maps
+                .iter()
+                .any(|map| map.map == "processes" && map.entries * 2 > map.max_entries);
+        }
+        let reading = Reading { rows: &self.rows, tasks, gone: &gone, now: self.started.elapsed() };
+        self.labels.begin();
+        let labels = &mut self.labels;
+        let final_rows = self.ledger.advance(&reading, &mut |newcomer| labels.of(newcomer));
+        if !final_rows.is_empty() {
+            self.rows.retain(|row| !final_rows.contains(&row.key));
+            self.events.tell(EventsAsk::Forget(final_rows));
+        }
+    }
+
+    fn missing_on(&self, tasks: &Tasks) -> HashSet<ProcessKey> {
+        let living = self.ledger.living().copied();
+        if tasks.exact {
+            let present: HashSet<_> = tasks.rows.iter().map(|task| task.key).collect();
+            living.filter(|key| !present.contains(key)).collect()
+        } else {
+            let present: HashSet<_> = tasks.rows.iter().map(|task| task.key.tick()).collect();
+            living.filter(|key| !present.contains(&key.tick())).collect()
+        }
+    }
+
+    fn page(&mut self, seen: &Seen, choice: &Choice) -> Page {
+        let events = answer(&seen.events);
+        let tasks = answer(&seen.tasks);
+        let hooks: Vec<HookState> = events
+            .ok()
+            .map(|events| events.hooks.as_slice())
+            .unwrap_or_default()
+            .iter()
+            .chain(tasks.ok().map(|list| &list.hook))
+            .cloned()
             .collect();
-        let snapshot = events.snapshot().map_err(|error| CollectError::from(&error))?;
-        let final_rows = self.ledger.advance(&snapshot.processes, &gone, self.started.elapsed());
-        events.forget(&final_rows);
-        Ok(snapshot)
-    }
-
-    fn page(&mut self) -> Page {
-        let read = self.read();
-        let hooks = self.events.as_ref().map(|events| events.hooks()).unwrap_or_default();
-        let scene = Scene { events: read.as_ref(), hooks: &hooks, ledger: &self.ledger };
-        let mut page = Page::new();
+        let view = self.ledger.view();
+        let others = self.labels.of_others();
+        let scene = Scene {
+            events: events.and_then(|events| events.snapshot.as_ref()),
+            hooks: &hooks,
+            tasks,
+            devices: answer(&seen.devices).map(Vec::as_slice),
+            present: &seen.present,
+            view: &view,
+            others: &others,
+        };
+        let mut page = Page::new(self.labels.names());
         let mut reports = Vec::with_capacity(self.collectors.len());
         for collector in &mut self.collectors {
+            if !choice.has(collector.name()) {
+                continue;
+            }
             let begun = Instant::now();
             let outcome = collector.collect(&scene, &mut page);
             reports.push(Report { collector: collector.name(), outcome, took: begun.elapsed() });
         }
-        if let Err(error) = write_reports(&reports, &mut page) {
+        if choice.has("exporter")
+            && let Err(error) = write_reports(&reports, &self.off, &mut page)
+        {
             tracing::error!("states of collectors: {error}");
         }
-        self.log_changes(&reports);
+        self.journal.collectors(&reports);
+        self.journal.hooks(&hooks);
+        if let Ok(snapshot) = scene.events {
+            self.journal.losses(snapshot);
+        }
         page
     }
+}
 
-    /// A state is logged when it changes, not at each page.
-    fn log_changes(&mut self, reports: &[Report]) {
-        for report in reports {
-            let (state, reason) = match &report.outcome {
-                Ok(()) => ("ok", String::new()),
-                Err(error) => (error.state(), error.to_string()),
-            };
-            let now = format!("{state} {reason}");
-            if self.logged.get(report.collector) == Some(&now) {
-                continue;
-            }
-            match &report.outcome {
-                Ok(()) => tracing::info!("collector {}: ok", report.collector),
-                Err(CollectError::NoData(_)) => {
-                    tracing::info!("collector {}: no data: {reason}", report.collector);
-                }
-                Err(_) => tracing::warn!("collector {}: {state}: {reason}", report.collector),
-            }
-            self.logged.insert(report.collector, now);
-        }
-    }
+fn names(devices: &DevicesSource) -> Vec<String> {
+    let known = devices.latest(MAX_AGE).ok();
+    let devices = known.as_ref().and_then(|published| published.value.as_ref().ok());
+    devices.into_iter().flatten().map(|device| device.name.clone()).collect()
+}
+
+fn answer<T>(latest: &Result<Arc<Published<T>>, CollectError>) -> Result<&T, &CollectError> {
+    latest.as_ref().and_then(|published| published.value.as_ref())
 }

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::model::{
     Cause, DeviceTotals, Failure, InFlight, LostUpdates, MrKind, Process, ProcessCounters,
-    ProcessGauges, ProcessKey,
+    ProcessGauges, ProcessKey, text,
 };
 
-use super::device::text;
 use super::records;
 
 /// Label of a device whose name nobody knows.
@@ -102,6 +101,7 @@ pub fn process(key: &records::process_key, row: &records::process) -> Option<Pro
     (row.named != 0).then(|| Process {
         key: ProcessKey { tgid: key.tgid, start_ns: key.start_boottime_ns },
         comm: text(&row.comm.map(|c| c as u8)),
+        cgroup_id: row.cgroup_id,
         counters: ProcessCounters {
             registration_ns: row.registration_ns,
             slots: row.registration_slots,

@@ -22,13 +22,6 @@ pub fn find_name_offset(sample: &[u8], names: &[String]) -> Option<u32> {
     found.and_then(|offset| u32::try_from(offset).ok())
 }
 
-/// The text up to the first NUL.
-#[must_use]
-pub fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

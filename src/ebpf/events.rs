@@ -4,11 +4,11 @@ use crate::model::{HookState, ProcessKey, Snapshot};
 
 /// A source of snapshots: the kernel's maps, or a recording.
 pub trait KernelEvents {
-    /// Reads all maps.
+    /// Reads all maps. `devices` are the names of those that there are.
     ///
     /// # Errors
     /// A map could not be read: the figures of this reading are unknown, none are lost.
-    fn snapshot(&mut self) -> Result<Snapshot, EventsError>;
+    fn snapshot(&mut self, devices: &[String]) -> Result<Snapshot, EventsError>;
 
     /// Frees the rows of processes that are gone and hold nothing.
     fn forget(&mut self, gone: &[ProcessKey]);

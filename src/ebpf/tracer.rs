@@ -7,15 +7,15 @@ use libbpf_rs::{MapInfo, Object};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::host::{self, Host, Modules, Processes};
+use crate::host::{Host, Modules, Processes};
 use crate::model::{
-    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, ProcessKey, Snapshot, Trouble,
+    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, ProcessKey, Snapshot, Trouble, text,
 };
 
 use super::attach::{Attached, attach_all, not_attached, one_line, os_error};
 use super::cost::{kprobe_misses, map_memory, recursion_misses};
 use super::decode::{self, DeviceNames};
-use super::device::{find_name_offset, text};
+use super::device::find_name_offset;
 use super::events::{EventsError, KernelEvents};
 use super::facts::{FieldOffsets, KernelFacts};
 use super::hook;
@@ -272,10 +272,9 @@ impl Drop for Tracer {
 }
 
 impl KernelEvents for Tracer {
-    fn snapshot(&mut self) -> Result<Snapshot, EventsError> {
+    fn snapshot(&mut self, present: &[String]) -> Result<Snapshot, EventsError> {
         self.follow_modules()?;
-        let present = host::device_names(&self.host).unwrap_or_default();
-        let sampled = self.sampled_names(&present)?;
+        let sampled = self.sampled_names(present)?;
         let devices = self.maps.rows("devices")?;
         let names = DeviceNames::new(&devices, |pointer| {
             sampled.iter().find(|(at, _)| *at == pointer).map(|(_, name)| name.clone())
@@ -299,7 +298,6 @@ impl KernelEvents for Tracer {
             self.map_use("device_samples", sampled.len() as u64)?,
         ];
         Ok(Snapshot {
-            present,
             devices: decode::device_totals(&totals, &names),
             failures: decode::failures(&failures, &names),
             processes: processes

@@ -1,6 +1,7 @@
 //! Reads /proc and /sys where they are said to be; every reader is a pure parse behind it.
 //! Never writes, never keeps what it read.
 
+mod cgroup;
 mod infiniband;
 mod kallsyms;
 mod modules;
@@ -8,17 +9,20 @@ mod preemption;
 mod process;
 mod tasks;
 mod tracefs;
+mod whole;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use infiniband::device_names;
+pub use cgroup::{CgroupPaths, Owner, cgroup_of};
+pub use infiniband::devices;
 pub use kallsyms::{Home, Symbols};
 pub use modules::Modules;
 pub use preemption::preempts;
 pub use process::{Presence, Processes};
 pub use tasks::read_tasks;
 pub use tracefs::tracefs;
+pub use whole::{boot_seconds, memory_total_bytes};
 
 /// Where /proc and /sys are.
 #[derive(Debug, Clone)]

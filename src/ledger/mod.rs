@@ -1,170 +1,199 @@
-//! Which processes have a series, what each did while it had one, and what all others did.
-//! No clock and no I/O: time and deaths are told. Every event is in exactly one series, and no
-//! counter here ever falls.
+//! What each process holds and did, which have series of their own, and what all others did.
+//! No clock and no I/O: time, deaths and labels are told. Every event is in exactly one series,
+//! and no counter here ever falls.
+
+mod member;
+mod slots;
+mod view;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Process, ProcessCounters, ProcessGauges, ProcessKey};
+use crate::model::{Labels, Memory, Process, ProcessCounters, ProcessKey, Tasks};
+
+use member::Member;
+use slots::{Candidate, Slots};
+pub use view::{Others, Shown, View};
 
 /// Limits of the process view.
 #[derive(Debug, Clone)]
 pub struct LedgerOptions {
-    /// Processes with a series of their own at most; the rest are folded into one.
-    pub max_processes: usize,
-    /// How long the counters of a process outlive it.
+    /// Series at most; the rest are folded into one.
+    pub max_series: usize,
+    /// How long the counters of a process outlive it, and a process its last event.
     pub linger: Duration,
+    /// The labels name one process: of two with equal ones the newer shows what it holds. Else
+    /// they are a group, and what its members hold is folded.
+    pub labels_name_one: bool,
 }
 
 impl Default for LedgerOptions {
     fn default() -> Self {
-        Self { max_processes: 100, linger: Duration::from_mins(1) }
+        Self { max_series: 100, linger: Duration::from_mins(1), labels_name_one: true }
     }
 }
 
-/// The processes of this host that RDMA memory is about.
+/// What is known of all processes at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading<'a> {
+    /// The kernel's rows of those that registered.
+    pub rows: &'a [Process],
+    /// All processes; None where that is not known now.
+    pub tasks: Option<&'a Tasks>,
+    /// Those that had ended *before* the rows were read, so that their rows are final.
+    pub gone: &'a HashSet<ProcessKey>,
+    pub now: Duration,
+}
+
+/// A process that becomes a member: what its labels can be made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Newcomer<'a> {
+    pub key: ProcessKey,
+    pub comm: &'a str,
+    /// Of cgroup v2, at its first event; None where it had none.
+    pub cgroup_id: Option<u64>,
+}
+
+impl<'a> Newcomer<'a> {
+    fn of_row(row: &'a Process) -> Self {
+        Self { key: row.key, comm: &row.comm, cgroup_id: Some(row.cgroup_id) }
+    }
+}
+
+/// The processes of this host that RDMA memory is about: those with an MR, a pin or a lock, or with
+/// a registration or failure of late.
 #[derive(Debug)]
 pub struct Ledger {
     options: LedgerOptions,
     members: HashMap<ProcessKey, Member>,
+    series: HashMap<Labels, Series>,
+    slots: Slots,
     /// Events of processes that had no series when they happened.
     other: ProcessCounters,
+    /// Memory of all processes that are no members; None where it is not known.
+    strangers: Option<Memory>,
 }
 
-/// A process that the kernel has a row of, or had until it ended.
-#[derive(Debug)]
-struct Member {
-    comm: String,
-    /// The kernel's counters at the last reading.
-    seen: ProcessCounters,
-    gauges: ProcessGauges,
-    /// Counters since the process has its series; None while it has none.
-    series: Option<ProcessCounters>,
-    ended: Option<Duration>,
-}
-
-/// A series owner as it is shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
-    pub tgid: u32,
-    pub comm: String,
-    pub counters: ProcessCounters,
-    /// None once the process is gone and holds nothing.
-    pub gauges: Option<ProcessGauges>,
-}
-
-/// All processes without a series together.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Others {
-    pub counters: ProcessCounters,
-    pub gauges: ProcessGauges,
+/// A series, shown or waiting to be shown again.
+#[derive(Debug, Default)]
+struct Series {
+    /// Events of its processes while it was shown. Kept while one of them is known, so that a series
+    /// that comes back is not below what it was.
+    counters: ProcessCounters,
+    shown: bool,
 }
 
 impl Ledger {
     #[must_use]
     pub fn new(options: LedgerOptions) -> Self {
-        Self { options, members: HashMap::new(), other: ProcessCounters::default() }
+        Self {
+            options,
+            members: HashMap::new(),
+            series: HashMap::new(),
+            slots: Slots::default(),
+            other: ProcessCounters::default(),
+            strangers: None,
+        }
     }
 
-    /// Takes a reading of all rows in. `gone` are processes that had ended *before* the rows were
-    /// read, so that their rows are final. Returns those whose rows may be freed: gone, and
-    /// nothing pinned any more.
+    /// Takes a reading in. `label` is asked once for each new member.
+    ///
+    /// Returns the processes whose rows may be freed: gone, and nothing pinned any more.
     pub fn advance(
         &mut self,
-        rows: &[Process],
-        gone: &HashSet<ProcessKey>,
-        now: Duration,
+        reading: &Reading<'_>,
+        label: &mut dyn FnMut(&Newcomer<'_>) -> Labels,
     ) -> Vec<ProcessKey> {
-        self.forget_lingering(rows, now);
-        let mut newcomers: Vec<&Process> = Vec::new();
-        for row in rows {
-            if self.members.get(&row.key).is_none_or(|member| member.series.is_none()) {
-                newcomers.push(row);
-            }
+        self.members.values_mut().for_each(Member::begin);
+        for row in reading.rows {
+            self.members
+                .entry(row.key)
+                .or_insert_with(|| Member::new(label(&Newcomer::of_row(row))))
+                .take_row(row, reading.now);
         }
-        // A free series goes to who fails, then to who holds most, then to who spent most time.
-        newcomers.sort_by_key(|row| {
-            let failed = row.counters.failed() > 0;
-            std::cmp::Reverse((
-                failed,
-                row.gauges.active_bytes,
-                row.counters.registration_ns,
-                row.key,
-            ))
-        });
-        let owners = self.members.values().filter(|member| member.series.is_some()).count();
-        let free = self.options.max_processes.saturating_sub(owners);
-        let admitted: HashSet<ProcessKey> =
-            newcomers.iter().take(free).map(|row| row.key).collect();
-
-        let mut free_rows = Vec::new();
-        for row in rows {
-            let member = self.members.entry(row.key).or_insert_with(|| Member {
-                comm: row.comm.clone(),
-                seen: ProcessCounters::default(),
-                gauges: ProcessGauges::default(),
-                series: None,
-                ended: None,
-            });
-            if admitted.contains(&row.key) {
-                member.series = Some(ProcessCounters::default());
-            }
-            let news = row.counters.since(&member.seen);
-            member.seen = row.counters;
-            member.gauges = row.gauges;
-            let into = member.series.as_mut().unwrap_or(&mut self.other);
-            *into = into.plus(&news);
-            if gone.contains(&row.key) && row.live_pins <= 0 {
-                member.ended.get_or_insert(now);
-                free_rows.push(row.key);
-            }
-        }
-        free_rows
-    }
-
-    /// Drops processes whose counters were shown long enough, and those that gave their pid away.
-    fn forget_lingering(&mut self, rows: &[Process], now: Duration) {
-        let present: HashMap<u32, ProcessKey> =
-            rows.iter().map(|row| (row.key.tgid, row.key)).collect();
+        self.take_tasks(reading.tasks, label);
+        let final_rows = self.bury(reading);
         let linger = self.options.linger;
-        self.members.retain(|key, member| {
-            let Some(ended) = member.ended else { return true };
-            let reused = present.get(&key.tgid).is_some_and(|newer| newer != key);
-            !reused && member.series.is_some() && now.saturating_sub(ended) < linger
-        });
+        self.members.retain(|_, member| member.counts(reading.now, linger) || member.has_row());
+        self.assign_series(reading.now);
+        self.count_news();
+        final_rows
     }
 
-    /// Series owners by pid, and all others. Two owners of one pid and name are one series: the
-    /// newer's; what the older still holds counts with the others.
-    #[must_use]
-    pub fn view(&self) -> (Vec<Shown>, Others) {
-        let mut others = Others { counters: self.other, gauges: ProcessGauges::default() };
-        let mut owners: Vec<(&ProcessKey, &Member, &ProcessCounters)> = Vec::new();
+    /// Joins the list of all processes to the members; who holds something becomes one.
+    fn take_tasks(
+        &mut self,
+        tasks: Option<&Tasks>,
+        label: &mut dyn FnMut(&Newcomer<'_>) -> Labels,
+    ) {
+        self.strangers = tasks.map(|_| Memory::default());
+        let Some(tasks) = tasks else { return };
+        let known: HashMap<(u32, u64), ProcessKey> = if tasks.exact {
+            HashMap::new()
+        } else {
+            self.members.keys().map(|key| (key.tick(), *key)).collect()
+        };
+        for task in &tasks.rows {
+            let Some(memory) = task.memory else { continue };
+            let key = known.get(&task.key.tick()).copied().unwrap_or(task.key);
+            if let Some(member) = self.members.get_mut(&key) {
+                member.memory = Some(memory);
+            } else if memory.holds() {
+                let comm = task.name();
+                let newcomer = Newcomer { key, comm: &comm, cgroup_id: None };
+                let mut member = Member::new(label(&newcomer));
+                member.memory = Some(memory);
+                self.members.insert(key, member);
+            } else {
+                self.strangers = self.strangers.map(|all| all.plus(&memory));
+            }
+        }
+    }
+
+    fn bury(&mut self, reading: &Reading<'_>) -> Vec<ProcessKey> {
+        let mut final_rows = Vec::new();
+        for key in reading.gone {
+            let Some(member) = self.members.get_mut(key) else { continue };
+            if member.may_end() {
+                member.ended.get_or_insert(reading.now);
+                if member.has_row() {
+                    final_rows.push(*key);
+                }
+            }
+        }
+        final_rows
+    }
+
+    /// Decides which series are shown from now on.
+    fn assign_series(&mut self, now: Duration) {
+        let linger = self.options.linger;
+        let mut candidates: HashMap<Labels, Candidate> = HashMap::new();
         for (key, member) in &self.members {
-            match &member.series {
-                Some(counters) => owners.push((key, member, counters)),
-                None => others.gauges = others.gauges.plus(&member.gauges),
-            }
+            candidates.entry(Arc::clone(&member.labels)).or_default().add(key, member, now, linger);
         }
-        owners.sort_by_key(|(key, ..)| **key);
-        let mut shown: Vec<Shown> = Vec::with_capacity(owners.len());
-        for (index, (key, member, counters)) in owners.iter().enumerate() {
-            let newer = owners[index + 1..]
-                .iter()
-                .take_while(|(next, ..)| next.tgid == key.tgid)
-                .any(|(_, next, _)| next.comm == member.comm);
-            if newer {
-                others.gauges = others.gauges.plus(&member.gauges);
-                continue;
-            }
-            shown.push(Shown {
-                tgid: key.tgid,
-                comm: member.comm.clone(),
-                counters: **counters,
-                gauges: member.ended.is_none().then_some(member.gauges),
-            });
+        // A series is forgotten with the last of its processes.
+        self.series.retain(|labels, series| {
+            candidates.get(labels).is_some_and(|candidate| {
+                series.shown &= candidate.counts;
+                true
+            })
+        });
+        for (labels, candidate) in &mut candidates {
+            candidate.shown = self.series.get(labels).is_some_and(|series| series.shown);
         }
-        (shown, others)
+        for (labels, shown) in self.slots.assign(&candidates, self.options.max_series, now) {
+            self.series.entry(labels).or_default().shown = shown;
+        }
+    }
+
+    /// Each event since the last reading goes to the series of its process, or to all others'.
+    fn count_news(&mut self) {
+        for member in self.members.values() {
+            let series = self.series.get_mut(&member.labels).filter(|series| series.shown);
+            let into = series.map_or(&mut self.other, |series| &mut series.counters);
+            *into = into.plus(&member.news);
+        }
     }
 
     /// Processes that may have ended: those whose end is not known yet.
@@ -173,5 +202,7 @@ impl Ledger {
     }
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,15 @@
-use proptest::prelude::*;
-
 use super::*;
-use crate::model::Cause;
+use crate::model::{Cause, ProcessGauges, Task};
 
-fn row(tgid: u32, start_ns: u64, registrations: u64, active: i64) -> Process {
+pub fn key(tgid: u32, start_ns: u64) -> ProcessKey {
+    ProcessKey { tgid, start_ns }
+}
+
+pub fn row(tgid: u32, start_ns: u64, registrations: u64, active: i64) -> Process {
     Process {
-        key: ProcessKey { tgid, start_ns },
+        key: key(tgid, start_ns),
         comm: "worker".into(),
+        cgroup_id: 0,
         counters: ProcessCounters {
             slots: [registrations, 0, 0, 0, 0, 0, 0],
             ..Default::default()
@@ -16,144 +19,253 @@ fn row(tgid: u32, start_ns: u64, registrations: u64, active: i64) -> Process {
     }
 }
 
-fn ledger(max_processes: usize) -> Ledger {
-    Ledger::new(LedgerOptions { max_processes, linger: Duration::from_mins(1) })
+pub fn task(tgid: u32, start_ns: u64, pinned_bytes: u64, locked_bytes: u64) -> Task {
+    Task {
+        key: key(tgid, start_ns),
+        comm: *b"worker\0\0\0\0\0\0\0\0\0\0",
+        memory: Some(Memory {
+            pinned_bytes,
+            locked_bytes,
+            page_table_bytes: 4096,
+            ..Memory::default()
+        }),
+    }
 }
 
-fn at(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
+pub fn by_pid(newcomer: &Newcomer<'_>) -> Labels {
+    [newcomer.key.tgid.to_string(), newcomer.comm.to_owned()].into()
+}
+
+struct Told {
+    ledger: Ledger,
+    gone: HashSet<ProcessKey>,
+}
+
+impl Told {
+    fn new(max_series: usize) -> Self {
+        let options = LedgerOptions { max_series, ..LedgerOptions::default() };
+        Self { ledger: Ledger::new(options), gone: HashSet::new() }
+    }
+
+    fn gone(mut self, tgid: u32, start_ns: u64) -> Self {
+        self.gone.insert(key(tgid, start_ns));
+        self
+    }
+
+    fn rows(&mut self, seconds: u64, rows: &[Process]) -> Vec<ProcessKey> {
+        self.all(seconds, rows, None)
+    }
+
+    fn all(&mut self, seconds: u64, rows: &[Process], tasks: Option<&Tasks>) -> Vec<ProcessKey> {
+        let now = Duration::from_secs(seconds);
+        self.ledger.advance(&Reading { rows, tasks, gone: &self.gone, now }, &mut by_pid)
+    }
+
+    /// Pids that have series.
+    fn pids(&self) -> Vec<String> {
+        self.ledger.view().shown.iter().map(|shown| shown.labels[0].clone()).collect()
+    }
+
+    fn registrations(&self, pid: &str) -> Option<u64> {
+        let view = self.ledger.view();
+        let shown = view.shown.iter().find(|shown| shown.labels[0] == pid)?;
+        shown.counters.map(|counters| counters.registrations())
+    }
+
+    fn others(&self) -> Others {
+        self.ledger.view().others
+    }
+}
+
+fn tasks(rows: &[Task]) -> Tasks {
+    Tasks { rows: rows.to_vec(), exact: true, whole: true }
 }
 
 #[test]
 fn a_process_without_a_series_counts_with_the_others_and_nothing_is_given_back() {
-    let mut ledger = ledger(1);
-    ledger.advance(&[row(1, 10, 5, 3), row(2, 20, 7, 1)], &HashSet::new(), at(0));
-    let (shown, others) = ledger.view();
-    assert_eq!((shown[0].tgid, shown[0].counters.registrations()), (1, 5));
-    assert_eq!((others.counters.registrations(), others.gauges.active), (7, 1));
+    let mut told = Told::new(1);
+    told.rows(0, &[row(1, 10, 5, 3), row(2, 20, 7, 2)]);
+    assert_eq!((told.pids(), told.registrations("1")), (vec!["1".to_owned()], Some(5)));
+    assert_eq!(told.others().counters.registrations(), 7);
+    assert_eq!(told.others().gauges.active, 2);
 
     // The owner ends and its linger passes: the other gets a series, from zero.
-    let gone = HashSet::from([ProcessKey { tgid: 1, start_ns: 10 }]);
-    let freed = ledger.advance(&[row(1, 10, 5, 0), row(2, 20, 8, 1)], &gone, at(5));
-    assert_eq!(freed, [ProcessKey { tgid: 1, start_ns: 10 }]);
-    ledger.advance(&[row(2, 20, 9, 1)], &HashSet::new(), at(66));
-    let (shown, others) = ledger.view();
-    assert_eq!((shown[0].tgid, shown[0].counters.registrations()), (2, 1));
-    assert_eq!((others.counters.registrations(), others.gauges.active), (8, 0));
+    let mut told = told.gone(1, 10);
+    assert_eq!(told.rows(5, &[row(1, 10, 5, 0), row(2, 20, 8, 0)]), [key(1, 10)]);
+    told.rows(66, &[row(2, 20, 9, 2)]);
+    assert_eq!((told.pids(), told.registrations("2")), (vec!["2".to_owned()], Some(1)));
+    assert_eq!(told.others().counters.registrations(), 8);
+    assert_eq!(told.others().gauges.active, 0);
 }
 
 #[test]
 fn a_failing_process_gets_the_free_series_before_a_large_one() {
     let mut failing = row(2, 20, 0, 0);
     failing.counters.failures[Cause::MemlockLimit as usize] = 1;
-    let mut ledger = ledger(1);
-    ledger.advance(&[row(1, 10, 5, 300), failing], &HashSet::new(), at(0));
-    assert_eq!(ledger.view().0[0].tgid, 2);
+    let mut told = Told::new(1);
+    told.rows(0, &[row(1, 10, 5, 300), failing]);
+    assert_eq!(told.pids(), ["2"]);
+}
+
+#[test]
+fn a_series_is_kept_unless_another_holds_over_twice_as_much() {
+    let mut told = Told::new(1);
+    told.rows(0, &[row(1, 10, 1, 10)]);
+    told.rows(5, &[row(1, 10, 1, 10), row(2, 20, 1, 20)]);
+    assert_eq!(told.pids(), ["1"]);
+    told.rows(10, &[row(1, 10, 3, 10), row(2, 20, 2, 21)]);
+    assert_eq!(told.pids(), ["2"]);
+    // What the first did since it was last read has no series any more.
+    assert_eq!(told.others().counters.registrations(), 1 + 2);
+    assert_eq!(told.registrations("2"), Some(1));
+}
+
+#[test]
+fn a_series_that_comes_back_goes_on_from_where_it_was() {
+    let mut told = Told::new(1);
+    told.rows(0, &[row(1, 10, 100, 1)]);
+    told.rows(5, &[row(1, 10, 101, 1), row(2, 20, 1, 9)]);
+    assert_eq!(told.pids(), ["2"]);
+    told.rows(10, &[row(1, 10, 103, 50), row(2, 20, 1, 9)]);
+    assert_eq!(told.pids(), ["1"]);
+    assert_eq!(told.registrations("1"), Some(102));
+    assert_eq!(told.others().counters.registrations(), 1);
+}
+
+#[test]
+fn at_most_five_series_change_their_owner_in_a_minute() {
+    let mut told = Told::new(10);
+    let small: Vec<_> = (1..=10).map(|tgid| row(tgid, 10, 1, 1)).collect();
+    let large: Vec<_> = (11..=20).map(|tgid| row(tgid, 20, 1, 100)).collect();
+    told.rows(0, &small);
+    let all = [small, large].concat();
+    let owners = |told: &Told| {
+        told.pids().iter().filter(|pid| pid.parse::<u32>().is_ok_and(|pid| pid > 10)).count()
+    };
+    for (second, expected) in [(1, 5), (2, 5), (60, 5), (61, 10), (62, 10)] {
+        told.rows(second, &all);
+        assert_eq!(owners(&told), expected, "at {second}");
+        assert_eq!(told.pids().len(), 10);
+    }
 }
 
 #[test]
 fn a_dead_process_that_still_holds_is_kept_with_its_figures() {
-    let mut ledger = ledger(10);
-    let gone = HashSet::from([ProcessKey { tgid: 1, start_ns: 10 }]);
+    let mut told = Told::new(10).gone(1, 10);
     for seconds in [0, 100, 200] {
-        assert!(ledger.advance(&[row(1, 10, 5, 3)], &gone, at(seconds)).is_empty());
-        assert_eq!(ledger.view().0[0].gauges.map(|g| g.active), Some(3));
+        assert!(told.rows(seconds, &[row(1, 10, 5, 3)]).is_empty());
+        assert_eq!(told.ledger.view().shown[0].gauges.map(|g| g.active), Some(3));
     }
 }
 
 #[test]
 fn at_the_end_gauges_go_at_once_and_counters_after_the_linger() {
-    let mut ledger = ledger(10);
-    ledger.advance(&[row(1, 10, 5, 3)], &HashSet::new(), at(0));
-    let gone = HashSet::from([ProcessKey { tgid: 1, start_ns: 10 }]);
-    ledger.advance(&[row(1, 10, 6, 0)], &gone, at(5));
-    let (shown, _) = ledger.view();
-    assert_eq!((shown[0].counters.registrations(), shown[0].gauges), (6, None));
-    ledger.advance(&[], &HashSet::new(), at(64));
-    assert_eq!(ledger.view().0.len(), 1);
-    ledger.advance(&[], &HashSet::new(), at(65));
-    assert!(ledger.view().0.is_empty());
+    let mut told = Told::new(10);
+    told.all(0, &[row(1, 10, 5, 3)], Some(&tasks(&[task(1, 10, 12288, 0)])));
+    let mut told = told.gone(1, 10);
+    told.all(5, &[row(1, 10, 6, 0)], Some(&tasks(&[])));
+    let shown = &told.ledger.view().shown[0];
+    assert_eq!(shown.counters.map(|c| c.registrations()), Some(6));
+    assert_eq!((shown.gauges, shown.memory, shown.start_ns), (None, None, None));
+    told.rows(64, &[]);
+    assert_eq!(told.pids().len(), 1);
+    told.rows(65, &[]);
+    assert!(told.pids().is_empty());
 }
 
 #[test]
-fn a_reused_pid_starts_from_zero() {
-    let mut ledger = ledger(10);
-    let gone = HashSet::from([ProcessKey { tgid: 1, start_ns: 10 }]);
-    ledger.advance(&[row(1, 10, 5, 0)], &gone, at(0));
-    ledger.advance(&[row(1, 900, 1, 1)], &HashSet::new(), at(1));
-    let (shown, _) = ledger.view();
-    assert_eq!(shown.len(), 1);
-    assert_eq!(shown[0].counters.registrations(), 1);
+fn a_living_process_without_anything_leaves_after_the_linger_and_counts_on_when_it_returns() {
+    let mut told = Told::new(10);
+    told.rows(0, &[row(1, 10, 5, 0)]);
+    told.rows(59, &[row(1, 10, 5, 0)]);
+    assert_eq!(told.registrations("1"), Some(5));
+    told.rows(60, &[row(1, 10, 5, 0)]);
+    assert_eq!(told.registrations("1"), None);
+    told.rows(500, &[row(1, 10, 6, 0)]);
+    assert_eq!(told.registrations("1"), Some(6));
+    assert_eq!(told.others().counters.registrations(), 0);
+}
+
+#[test]
+fn a_reused_pid_goes_on_counting_and_shows_what_the_newer_holds() {
+    let mut told = Told::new(10).gone(1, 10);
+    told.rows(0, &[row(1, 10, 5, 0)]);
+    told.rows(1, &[row(1, 900, 1, 1)]);
+    let view = told.ledger.view();
+    assert_eq!(view.shown.len(), 1);
+    assert_eq!(view.shown[0].counters.map(|c| c.registrations()), Some(6));
+    assert_eq!(view.shown[0].gauges.map(|g| g.active), Some(1));
+    assert_eq!(view.shown[0].start_ns, Some(900));
 }
 
 #[test]
 fn of_two_owners_of_one_pid_and_name_the_newer_is_shown_and_no_byte_is_lost() {
-    let mut ledger = ledger(10);
+    let mut told = Told::new(10);
     // The first died, but a child of it keeps its MRs.
-    ledger.advance(&[row(1, 10, 5, 3), row(1, 900, 1, 1)], &HashSet::new(), at(0));
-    let (shown, others) = ledger.view();
-    assert_eq!(shown.len(), 1);
-    assert_eq!(shown[0].gauges.map(|g| g.active), Some(1));
-    assert_eq!(others.gauges.active, 3);
+    told.rows(0, &[row(1, 10, 5, 3), row(1, 900, 1, 1)]);
+    let view = told.ledger.view();
+    assert_eq!(view.shown.len(), 1);
+    assert_eq!(view.shown[0].gauges.map(|g| g.active), Some(1));
+    assert_eq!(view.others.gauges.active, 3);
 }
 
-proptest! {
-    /// Whatever comes and goes: series and others add up to what the kernel counted, for good.
-    #[test]
-    fn every_event_is_counted_once(
-        steps in prop::collection::vec((0u32..6, 0u64..9, 0i64..4, any::<bool>()), 1..80),
-    ) {
-        let mut ledger = ledger(2);
-        let mut rows: Vec<Process> = Vec::new();
-        let (mut total, mut last_other) = (0, 0);
-        let mut retired: u64 = 0;
-        let mut known: HashMap<(u32, u64), u64> = HashMap::new();
-        // A pid's present life, and who of the living has ended: the dead do nothing more.
-        let mut lives = [1u64; 6];
-        let mut dead: HashSet<ProcessKey> = HashSet::new();
-        for (second, (tgid, events, active, ends)) in steps.into_iter().enumerate() {
-            let now = at(second as u64 * 7);
-            let key = ProcessKey { tgid, start_ns: lives[tgid as usize] };
-            let events = if dead.contains(&key) { 0 } else { events };
-            match rows.iter_mut().find(|row| row.key == key) {
-                Some(row) => {
-                    row.counters.slots[0] += events;
-                    row.gauges.active = active;
-                    row.live_pins = active;
-                }
-                None => rows.push(row(tgid, key.start_ns, events, active)),
-            }
-            if ends {
-                dead.insert(key);
-            }
-            total += events;
-            let freed = ledger.advance(&rows, &dead, now);
-            for key in &freed {
-                lives[key.tgid as usize] += 1;
-            }
-            rows.retain(|row| !freed.contains(&row.key));
-            let (shown, others) = ledger.view();
-            prop_assert!(others.counters.registrations() >= last_other);
-            last_other = others.counters.registrations();
-            // A series that vanished, or began anew for a reused pid, took its count along.
-            let now_known: HashMap<(u32, u64), u64> = ledger
-                .members
-                .iter()
-                .filter_map(|(key, member)| Some(((key.tgid, key.start_ns), member.series?)))
-                .map(|(key, counters)| (key, counters.registrations()))
-                .collect();
-            for (key, count) in &known {
-                match now_known.get(key) {
-                    Some(current) => prop_assert!(current >= count),
-                    None => retired += count,
-                }
-            }
-            known = now_known;
-            let sum: u64 = known.values().sum();
-            prop_assert_eq!(sum + retired + last_other, total);
-            let held: i64 = shown.iter().filter_map(|s| s.gauges).map(|g| g.active).sum();
-            let kernel: i64 = rows.iter().map(|row| row.gauges.active).sum();
-            prop_assert_eq!(held + others.gauges.active, kernel);
-        }
-    }
+#[test]
+fn who_only_pins_or_locks_has_a_series_and_who_does_neither_is_one_of_the_others() {
+    let mut told = Told::new(10);
+    let seen = tasks(&[task(1, 10, 8192, 0), task(2, 20, 0, 4096), task(3, 30, 0, 0)]);
+    told.all(0, &[], Some(&seen));
+    assert_eq!(told.pids(), ["1", "2"]);
+    // It never registered: nothing is claimed of its MRs.
+    let first = &told.ledger.view().shown[0];
+    assert_eq!((first.counters, first.gauges), (None, None));
+    assert_eq!(told.others().memory.map(|memory| memory.page_table_bytes), Some(4096));
+    // Unlocked: it leaves at once, as there is nothing to count.
+    told.all(1, &[], Some(&tasks(&[task(1, 10, 8192, 0), task(2, 20, 0, 0)])));
+    assert_eq!(told.pids(), ["1"]);
+}
+
+#[test]
+fn without_the_list_of_processes_their_memory_is_unknown_and_not_zero() {
+    let mut told = Told::new(10);
+    told.all(0, &[row(1, 10, 1, 1)], Some(&tasks(&[task(1, 10, 4096, 0)])));
+    assert!(told.ledger.view().shown[0].memory.is_some());
+    told.all(5, &[row(1, 10, 1, 1)], None);
+    let view = told.ledger.view();
+    assert_eq!((view.shown[0].memory, view.others.memory), (None, None));
+    assert_eq!(view.shown[0].gauges.map(|g| g.active), Some(1));
+}
+
+#[test]
+fn a_list_that_knows_starts_to_the_tick_still_finds_the_process() {
+    let mut told = Told::new(10);
+    let seen = Tasks { exact: false, ..tasks(&[task(1, 5_000_000_000, 4096, 0)]) };
+    told.all(0, &[row(1, 5_009_999_999, 1, 1)], Some(&seen));
+    let view = told.ledger.view();
+    assert_eq!(view.shown.len(), 1);
+    assert_eq!(view.shown[0].memory.map(|memory| memory.pinned_bytes), Some(4096));
+}
+
+#[test]
+fn a_group_sums_its_members_and_keeps_the_events_of_the_dead() {
+    let options = LedgerOptions { labels_name_one: false, ..LedgerOptions::default() };
+    let mut ledger = Ledger::new(options);
+    let mut group = |_: &Newcomer<'_>| -> Labels { ["job 7".to_owned()].into() };
+    let mut advance = |seconds, rows: &[Process], seen: &Tasks, gone: &HashSet<ProcessKey>| {
+        let now = Duration::from_secs(seconds);
+        ledger.advance(&Reading { rows, tasks: Some(seen), gone, now }, &mut group);
+        ledger.view().shown
+    };
+    let both = tasks(&[task(1, 10, 4096, 0), task(2, 20, 8192, 0)]);
+    let shown = advance(0, &[row(1, 10, 5, 1), row(2, 20, 7, 2)], &both, &HashSet::new());
+    assert_eq!(shown[0].counters.map(|c| c.registrations()), Some(12));
+    assert_eq!(shown[0].gauges.map(|g| g.active), Some(3));
+    assert_eq!(shown[0].memory.map(|memory| memory.pinned_bytes), Some(12288));
+    assert_eq!(shown[0].start_ns, None);
+
+    let one = tasks(&[task(2, 20, 8192, 0)]);
+    let gone = HashSet::from([key(1, 10)]);
+    advance(5, &[row(1, 10, 6, 0), row(2, 20, 7, 2)], &one, &gone);
+    let shown = advance(500, &[row(2, 20, 8, 2)], &one, &gone);
+    assert_eq!(shown[0].counters.map(|c| c.registrations()), Some(14));
+    assert_eq!(shown[0].gauges.map(|g| g.active), Some(2));
 }

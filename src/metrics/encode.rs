@@ -24,7 +24,27 @@ pub fn text(page: &Page) -> Result<Vec<u8>, EncodeError> {
         page.families().iter().filter(|f| !f.samples.is_empty()).map(family).collect();
     let mut text = Vec::with_capacity(64 << 10);
     TextEncoder::new().encode(&families, &mut text)?;
-    Ok(text)
+    Ok(infinite_as_specified(text))
+}
+
+/// The format spells infinity `+Inf`, the encoder `inf`. A value ends its line, and no label has a
+/// bare line break.
+fn infinite_as_specified(text: Vec<u8>) -> Vec<u8> {
+    const ENCODED: &[u8] = b" inf\n";
+    if !text.windows(ENCODED.len()).any(|window| window == ENCODED) {
+        return text;
+    }
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    lines.fold(Vec::with_capacity(text.len() + 64), |mut written, line| {
+        match line.strip_suffix(ENCODED) {
+            Some(series) => {
+                written.extend_from_slice(series);
+                written.extend_from_slice(b" +Inf\n");
+            }
+            None => written.extend_from_slice(line),
+        }
+        written
+    })
 }
 
 fn family(family: &Family) -> proto::MetricFamily {
@@ -70,14 +90,13 @@ fn sample(family: &Family, sample: &Sample) -> proto::Metric {
 /// The encoder takes labels as they come, and they must be sorted by name.
 fn labels(family: &Family, sample: &Sample) -> Vec<proto::LabelPair> {
     let mut pairs: Vec<_> = family
-        .metric
-        .labels
+        .names
         .iter()
-        .zip(&sample.labels)
+        .zip(sample.labels.iter())
         .map(|(name, value)| {
             let mut pair = proto::LabelPair::default();
             pair.set_name((*name).to_owned());
-            pair.set_value(value.clone());
+            pair.set_value(value.to_owned());
             pair
         })
         .collect();
@@ -94,15 +113,19 @@ fn bucket(bound: f64, count: u64) -> proto::Bucket {
 
 #[cfg(test)]
 mod tests {
-    use super::super::catalogue::mr;
+    use super::super::catalogue::{mr, process};
     use super::*;
+    use crate::model::ProcessLabel;
 
     #[test]
     fn a_page_is_text_with_escaped_labels_and_a_last_bucket() {
-        let mut page = Page::new();
-        page.number(&mr::PROCESS_ACTIVE, &["7", "a\"b\nc\\d"], 3.0).unwrap();
+        let mut page = Page::new(&[ProcessLabel::Pid, ProcessLabel::Comm]);
+        let who = ["7".to_owned(), "a\"b\nc\\d".to_owned()].into();
+        page.process_number(&mr::PROCESS_ACTIVE, &who, &[], 3.0).unwrap();
         page.histogram(&mr::PIN_SECONDS, &["rxe0", "host"], (vec![(0.5, 1)], 2), 1.25).unwrap();
+        page.process_number(&process::MEMLOCK_LIMIT_BYTES, &who, &[], f64::INFINITY).unwrap();
         let text = String::from_utf8(text(&page).unwrap()).unwrap();
+        assert!(text.contains("_limit_bytes{comm=\"a\\\"b\\nc\\\\d\",pid=\"7\"} +Inf\n"), "{text}");
         assert!(text.contains("mrscope_process_mr_active{comm=\"a\\\"b\\nc\\\\d\",pid=\"7\"} 3\n"));
         assert!(text.contains("# TYPE mrscope_mr_pin_duration_seconds histogram\n"));
         let bucket = "mrscope_mr_pin_duration_seconds_bucket{device=\"rxe0\",kind=\"host\",le=";

@@ -4,6 +4,6 @@ mod catalogue;
 mod encode;
 mod page;
 
-pub use catalogue::{Fold, Kind, Metric, exporter, find, metrics, mr};
+pub use catalogue::{Fold, Kind, Metric, TABLES, devices, exporter, find, metrics, mr, process};
 pub use encode::{CONTENT_TYPE, EncodeError, text};
 pub use page::{Family, Page, PageError, Sample, Value};

@@ -2,29 +2,56 @@
 //! and a series that is there already: a collector's mistake is an error, never a wrong page.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::model::{Labels, ProcessLabel};
 
 use super::catalogue::{Kind, Metric, find};
 
 /// Samples by metric, in the order in which metrics first appeared.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Page {
+    /// Names of the labels that tell processes apart.
+    process_labels: Arc<[&'static str]>,
     families: Vec<Family>,
     positions: HashMap<&'static str, usize>,
-    series: HashSet<(usize, Vec<String>)>,
+    series: HashSet<(usize, LabelValues)>,
 }
 
 /// The samples of one metric.
 #[derive(Debug)]
 pub struct Family {
     pub metric: &'static Metric,
+    /// Names of the labels of each sample.
+    pub names: Vec<&'static str>,
     pub samples: Vec<Sample>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Values in the order of the metric's labels.
-    pub labels: Vec<String>,
+    pub labels: LabelValues,
     pub value: Value,
+}
+
+/// Label values in the order of the family's names. Those of a process are shared by all its samples.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LabelValues {
+    process: Option<Labels>,
+    own: Vec<String>,
+}
+
+impl LabelValues {
+    fn new(process: Option<&Labels>, own: &[&str]) -> Self {
+        Self {
+            process: process.map(Arc::clone),
+            own: own.iter().map(|value| (*value).to_owned()).collect(),
+        }
+    }
+
+    /// The values.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.process.iter().flat_map(|process| process.iter()).chain(&self.own).map(String::as_str)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -52,9 +79,15 @@ pub enum PageError {
 }
 
 impl Page {
+    /// An empty page whose series of processes are told apart by these labels.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(process_labels: &[ProcessLabel]) -> Self {
+        Self {
+            process_labels: process_labels.iter().map(|label| label.word()).collect(),
+            families: Vec::new(),
+            positions: HashMap::new(),
+            series: HashSet::new(),
+        }
     }
 
     /// Adds a counter's or gauge's sample.
@@ -67,10 +100,21 @@ impl Page {
         labels: &[&str],
         value: f64,
     ) -> Result<(), PageError> {
-        if metric.kind == Kind::Histogram {
-            return Err(PageError::Kind { metric: metric.name });
-        }
-        self.add(metric, labels, Value::Number(value))
+        self.add(metric, LabelValues::new(None, labels), Value::Number(value))
+    }
+
+    /// Adds a sample of a process, or of a group; `labels` are those beside its own.
+    ///
+    /// # Errors
+    /// See [`PageError`].
+    pub fn process_number(
+        &mut self,
+        metric: &'static Metric,
+        process: &Labels,
+        labels: &[&str],
+        value: f64,
+    ) -> Result<(), PageError> {
+        self.add(metric, LabelValues::new(Some(process), labels), Value::Number(value))
     }
 
     /// Adds a histogram: cumulated counts by bound, the count of all, and their sum.
@@ -84,41 +128,63 @@ impl Page {
         (buckets, count): (Vec<(f64, u64)>, u64),
         sum: f64,
     ) -> Result<(), PageError> {
-        if metric.kind != Kind::Histogram {
-            return Err(PageError::Kind { metric: metric.name });
-        }
-        self.add(metric, labels, Value::Histogram { buckets, count, sum })
+        let value = Value::Histogram { buckets, count, sum };
+        self.add(metric, LabelValues::new(None, labels), value)
+    }
+
+    /// Adds a histogram of a process, or of a group.
+    ///
+    /// # Errors
+    /// See [`PageError`].
+    pub fn process_histogram(
+        &mut self,
+        metric: &'static Metric,
+        process: &Labels,
+        (buckets, count): (Vec<(f64, u64)>, u64),
+        sum: f64,
+    ) -> Result<(), PageError> {
+        let value = Value::Histogram { buckets, count, sum };
+        self.add(metric, LabelValues::new(Some(process), &[]), value)
     }
 
     fn add(
         &mut self,
         metric: &'static Metric,
-        labels: &[&str],
+        labels: LabelValues,
         value: Value,
     ) -> Result<(), PageError> {
-        if labels.len() != metric.labels.len() {
-            return Err(PageError::Labels {
-                metric: metric.name,
-                given: labels.len(),
-                expected: metric.labels.len(),
-            });
+        if (metric.kind == Kind::Histogram) != matches!(value, Value::Histogram { .. }) {
+            return Err(PageError::Kind { metric: metric.name });
         }
-        let position = if let Some(position) = self.positions.get(metric.name) {
-            *position
-        } else {
-            if find(metric.name) != Some(metric) {
-                return Err(PageError::NotInCatalogue(metric.name));
-            }
-            self.families.push(Family { metric, samples: Vec::new() });
-            self.positions.insert(metric.name, self.families.len() - 1);
-            self.families.len() - 1
-        };
-        let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
+        let position = self.position(metric)?;
+        let family = &self.families[position];
+        let given = labels.iter().count();
+        if given != family.names.len() || labels.process.is_some() != metric.of_processes() {
+            let expected = family.names.len();
+            return Err(PageError::Labels { metric: metric.name, given, expected });
+        }
         if !self.series.insert((position, labels.clone())) {
+            let labels = labels.iter().map(str::to_owned).collect();
             return Err(PageError::Duplicate { metric: metric.name, labels });
         }
         self.families[position].samples.push(Sample { labels, value });
         Ok(())
+    }
+
+    /// Where the metric's samples are.
+    fn position(&mut self, metric: &'static Metric) -> Result<usize, PageError> {
+        if let Some(position) = self.positions.get(metric.name) {
+            return Ok(*position);
+        }
+        if find(metric.name) != Some(metric) {
+            return Err(PageError::NotInCatalogue(metric.name));
+        }
+        let of_process: &[&str] =
+            if metric.of_processes() { &self.process_labels } else { Default::default() };
+        let names = of_process.iter().chain(metric.labels).copied().collect();
+        self.families.push(Family { metric, names, samples: Vec::new() });
+        self.positions.insert(metric.name, self.families.len() - 1);
+        Ok(self.families.len() - 1)
     }
 
     #[must_use]
@@ -132,16 +198,21 @@ mod tests {
     use super::super::catalogue::{Fold, mr};
     use super::*;
 
+    static STRANGER: Metric = Metric {
+        name: "mrscope_stranger",
+        kind: Kind::Gauge,
+        help: "x.",
+        labels: &[],
+        fold: Fold::None,
+    };
+
+    fn page() -> Page {
+        Page::new(&[ProcessLabel::Pid, ProcessLabel::Comm])
+    }
+
     #[test]
     fn a_page_refuses_what_would_be_wrong() {
-        static STRANGER: Metric = Metric {
-            name: "mrscope_stranger",
-            kind: Kind::Gauge,
-            help: "x.",
-            labels: &[],
-            fold: Fold::Omit,
-        };
-        let mut page = Page::new();
+        let mut page = page();
         let active = mr::ACTIVE.name;
         assert_eq!(page.number(&mr::ACTIVE, &["rxe0", "host"], 1.0), Ok(()));
         assert_eq!(
@@ -165,5 +236,20 @@ mod tests {
         );
         assert_eq!(page.families().len(), 1);
         assert_eq!(page.families()[0].samples.len(), 1);
+    }
+
+    #[test]
+    fn a_process_s_sample_has_the_labels_of_processes_and_its_own() {
+        let mut page = page();
+        let who: Labels = ["7".to_owned(), "trainer".to_owned()].into();
+        assert_eq!(page.process_number(&mr::PROCESS_FAILURES, &who, &["device"], 1.0), Ok(()));
+        assert_eq!(page.families()[0].names, ["pid", "comm", "cause"]);
+        let name = mr::PROCESS_FAILURES.name;
+        assert!(matches!(
+            page.process_number(&mr::PROCESS_FAILURES, &who, &["device"], 1.0),
+            Err(PageError::Duplicate { metric, .. }) if metric == name
+        ));
+        // As many values, but not those of a process.
+        assert!(page.number(&mr::PROCESS_FAILURES, &["7", "trainer", "other"], 1.0).is_err());
     }
 }

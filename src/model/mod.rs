@@ -2,6 +2,7 @@
 //! No I/O, no unsafe, no type of another crate.
 
 mod attach;
+mod device;
 mod histogram;
 mod options;
 mod process;
@@ -9,9 +10,10 @@ mod snapshot;
 mod task;
 
 pub use attach::{Attach, HookState, Trouble};
+pub use device::RdmaDevice;
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
 pub use options::{AttachMode, COLLECTORS, EbpfOptions, ProcessLabel};
-pub use process::{Process, ProcessCounters, ProcessGauges, ProcessKey};
+pub use process::{Labels, Process, ProcessCounters, ProcessGauges, ProcessKey, text};
 pub use snapshot::{
     Cause, DeviceTotals, Failure, InFlight, LostUpdates, MapUse, MrKind, PinUse, Snapshot,
 };

@@ -1,6 +1,11 @@
 //! A process, what it did since its row began, and what it holds now.
 
+use std::sync::Arc;
+
 use super::snapshot::Cause;
+
+/// Values of the labels that tell series of processes apart.
+pub type Labels = Arc<[String]>;
 
 /// A pid with the start time of its leader: a reused pid is another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -8,6 +13,14 @@ pub struct ProcessKey {
     pub tgid: u32,
     /// Nanoseconds of boot time at which the leader started.
     pub start_ns: u64,
+}
+
+impl ProcessKey {
+    /// The key as /proc can tell it: its start in clock ticks of 10 ms.
+    #[must_use]
+    pub fn tick(&self) -> (u32, u64) {
+        (self.tgid, self.start_ns / 10_000_000)
+    }
 }
 
 /// What a process did: only ever rises.
@@ -79,8 +92,17 @@ impl ProcessGauges {
 pub struct Process {
     pub key: ProcessKey,
     pub comm: String,
+    /// Cgroup (v2) at its first event.
+    pub cgroup_id: u64,
     pub counters: ProcessCounters,
     pub gauges: ProcessGauges,
     /// Umems that still name this process, registered or about to be.
     pub live_pins: i64,
+}
+
+/// The text up to the first NUL; bytes that are no UTF-8 become U+FFFD.
+#[must_use]
+pub fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
 }

@@ -182,8 +182,6 @@ pub struct MapUse {
 /// All maps, read once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// Names of all RDMA devices that exist, whether anything was registered on them or not.
-    pub present: Vec<String>,
     pub devices: Vec<DeviceTotals>,
     pub failures: Vec<Failure>,
     pub processes: Vec<Process>,

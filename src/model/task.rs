@@ -1,6 +1,6 @@
 //! A process as the kernel's list of tasks shows it: what its memory costs the host.
 
-use super::process::ProcessKey;
+use super::process::{ProcessKey, text};
 
 /// A process with memory of its own, or one that is about to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +10,13 @@ pub struct Task {
     pub comm: [u8; 16],
     /// None once its memory is gone: it ends, or is dead and waits for its parent.
     pub memory: Option<Memory>,
+}
+
+impl Task {
+    #[must_use]
+    pub fn name(&self) -> String {
+        text(&self.comm)
+    }
 }
 
 /// What the memory of one process, or of several together, costs. Bytes.

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE as CONTENT_TYPE_HEADER;
 use axum::response::{IntoResponse, Response};
@@ -102,8 +102,17 @@ fn router(pages: Pages) -> Router {
         .with_state(pages)
 }
 
-async fn metrics(State(pages): State<Pages>) -> Response {
-    match tokio::time::timeout(PAGE_DEADLINE, pages.get()).await {
+/// The figures; `collect[]=x`, which may be repeated, asks for those of some collectors only.
+async fn metrics(State(pages): State<Pages>, RawQuery(query): RawQuery) -> Response {
+    let named: Vec<_> = form_urlencoded::parse(query.unwrap_or_default().as_bytes())
+        .filter(|(key, _)| key == "collect[]")
+        .map(|(_, collector)| collector.into_owned())
+        .collect();
+    let choice = match pages.choose(&named) {
+        Ok(choice) => choice,
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+    };
+    match tokio::time::timeout(PAGE_DEADLINE, pages.get(choice)).await {
         Ok(Ok(text)) => ([(CONTENT_TYPE_HEADER, CONTENT_TYPE)], text).into_response(),
         Ok(Err(error)) => unavailable(&error.to_string()),
         Err(_) => unavailable("the page took too long"),

@@ -18,7 +18,7 @@ pub static COLLECTOR_STATE: Metric = metric(
     "mrscope_collector_state",
     Kind::Gauge,
     &["collector", "state"],
-    "1 for the state that a collector is in: ok, no_data, unsupported, denied or failed.",
+    "1 for the state that a collector is in: ok, off, no_data, unsupported, denied, failed or stale; the log tells why, and what helps.",
 );
 pub static PROGRAM_ATTACHED: Metric = metric(
     "mrscope_program_attached",

@@ -1,8 +1,10 @@
 //! Every metric that mrscope can export: the only source of names, helps and labels.
 //! One table per collector, concatenated.
 
+pub mod devices;
 pub mod exporter;
 pub mod mr;
+pub mod process;
 
 /// What the value does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,13 +14,16 @@ pub enum Kind {
     Histogram,
 }
 
-/// How series of several processes become one: in a group, or in `other`.
+/// How figures of several processes become one series: in a group, or of all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
     Sum,
+    Min,
     Max,
-    /// Not a metric of processes.
+    /// Only where a series is one process.
     Omit,
+    /// Not a metric of processes.
+    None,
 }
 
 /// One metric.
@@ -28,13 +33,30 @@ pub struct Metric {
     pub kind: Kind,
     /// What an operator may conclude from it.
     pub help: &'static str,
+    /// Of a metric of processes: those beside the labels that tell processes apart.
     pub labels: &'static [&'static str],
     pub fold: Fold,
 }
 
+impl Metric {
+    /// Whether it has the labels that tell processes apart.
+    #[must_use]
+    pub fn of_processes(&self) -> bool {
+        self.fold != Fold::None
+    }
+}
+
+/// Each collector's word and its metrics, in the order of the page.
+pub const TABLES: [(&str, &[&Metric]); 4] = [
+    ("mr", mr::TABLE),
+    ("process", process::TABLE),
+    ("devices", devices::TABLE),
+    ("exporter", exporter::TABLE),
+];
+
 /// All metrics, table by table.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    [mr::TABLE, exporter::TABLE].into_iter().flatten().copied()
+    TABLES.iter().flat_map(|(_, table)| *table).copied()
 }
 
 /// The metric of that name.
@@ -43,13 +65,23 @@ pub fn find(name: &str) -> Option<&'static Metric> {
     metrics().find(|metric| metric.name == name)
 }
 
+const fn of_processes(
+    name: &'static str,
+    kind: Kind,
+    labels: &'static [&'static str],
+    fold: Fold,
+    help: &'static str,
+) -> Metric {
+    Metric { name, kind, help, labels, fold }
+}
+
 const fn metric(
     name: &'static str,
     kind: Kind,
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Metric {
-    Metric { name, kind, help, labels, fold: Fold::Omit }
+    Metric { name, kind, help, labels, fold: Fold::None }
 }
 
 #[cfg(test)]
@@ -66,6 +98,11 @@ mod tests {
             assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
             assert!(metric.help.ends_with('.'), "{name}: a help is a sentence");
         }
+    }
+
+    #[test]
+    fn tables_are_in_the_order_of_collectors() {
+        assert_eq!(TABLES.map(|(collector, _)| collector), crate::model::COLLECTORS);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Metrics of the collector `mr`: registrations of memory, by device and by process.
 
-use super::{Fold, Kind, Metric, metric};
+use super::{Fold, Kind, Metric, metric, of_processes};
 
 const DEVICE_KIND: &[&str] = &["device", "kind"];
-const PROCESS: &[&str] = &["pid", "comm"];
 
 pub static REGISTRATION_SECONDS: Metric = metric(
     "mrscope_mr_registration_duration_seconds",
@@ -72,41 +71,41 @@ pub static PINNED_BYTES: Metric = metric(
     "Whole pages of user memory pinned through this device since mrscope started; one buffer on several devices counts on each.",
 );
 
-pub static PROCESS_REGISTRATION_SECONDS: Metric = Metric {
-    name: "mrscope_process_mr_registration_duration_seconds",
-    kind: Kind::Histogram,
-    labels: PROCESS,
-    help: "Time that a process spent in successful MR registrations; a steady rate means memory is registered on the hot path.",
-    fold: Fold::Sum,
-};
-pub static PROCESS_ACTIVE: Metric = Metric {
-    name: "mrscope_process_mr_active",
-    kind: Kind::Gauge,
-    labels: PROCESS,
-    help: "MRs that a process registered since mrscope started and that live, whoever holds them now.",
-    fold: Fold::Sum,
-};
-pub static PROCESS_ACTIVE_BYTES: Metric = Metric {
-    name: "mrscope_process_mr_active_bytes",
-    kind: Kind::Gauge,
-    labels: PROCESS,
-    help: "Lengths of a process's active MRs as it asked for them: a steady rise is a leak of that process.",
-    fold: Fold::Sum,
-};
-pub static PROCESS_LARGEST_BYTES: Metric = Metric {
-    name: "mrscope_process_mr_largest_bytes",
-    kind: Kind::Gauge,
-    labels: PROCESS,
-    help: "Largest MR that a process registered since it last held none.",
-    fold: Fold::Max,
-};
-pub static PROCESS_FAILURES: Metric = Metric {
-    name: "mrscope_process_mr_registration_failures_total",
-    kind: Kind::Counter,
-    labels: &["pid", "comm", "cause"],
-    help: "Registrations of a process that failed in the kernel, by cause.",
-    fold: Fold::Sum,
-};
+pub static PROCESS_REGISTRATION_SECONDS: Metric = of_processes(
+    "mrscope_process_mr_registration_duration_seconds",
+    Kind::Histogram,
+    &[],
+    Fold::Sum,
+    "Time that a process spent in successful MR registrations; a steady rate means memory is registered on the hot path.",
+);
+pub static PROCESS_ACTIVE: Metric = of_processes(
+    "mrscope_process_mr_active",
+    Kind::Gauge,
+    &[],
+    Fold::Sum,
+    "MRs that a process registered since mrscope started and that live, whoever holds them now.",
+);
+pub static PROCESS_ACTIVE_BYTES: Metric = of_processes(
+    "mrscope_process_mr_active_bytes",
+    Kind::Gauge,
+    &[],
+    Fold::Sum,
+    "Lengths of a process's active MRs as it asked for them: a steady rise is a leak of that process.",
+);
+pub static PROCESS_LARGEST_BYTES: Metric = of_processes(
+    "mrscope_process_mr_largest_bytes",
+    Kind::Gauge,
+    &[],
+    Fold::Max,
+    "Largest MR that a process registered since it last held none.",
+);
+pub static PROCESS_FAILURES: Metric = of_processes(
+    "mrscope_process_mr_registration_failures_total",
+    Kind::Counter,
+    &["cause"],
+    Fold::Sum,
+    "Registrations of a process that failed in the kernel, by cause.",
+);
 
 pub static TABLE: &[&Metric] = &[
     &REGISTRATION_SECONDS,

@@ -1,0 +1,33 @@
+//! Collector `devices`: the RDMA devices that there are.
+
+use crate::metrics::{Page, devices};
+
+use super::{CollectError, Collector, Scene};
+
+pub struct Devices;
+
+impl Collector for Devices {
+    fn name(&self) -> &'static str {
+        "devices"
+    }
+
+    fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
+        let found = scene.devices.map_err(Clone::clone)?;
+        for device in found {
+            let labels = [
+                &device.name,
+                &device.driver,
+                &device.fw,
+                &device.link_layer,
+                &device.netdev,
+                &device.numa_node,
+                &device.pci,
+            ];
+            page.number(&devices::INFO, &labels.map(String::as_str), 1.0)?;
+        }
+        if found.is_empty() {
+            return Err(CollectError::NoData("this host has no RDMA device".into()));
+        }
+        Ok(())
+    }
+}

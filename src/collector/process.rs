@@ -1,0 +1,57 @@
+//! Collector `process`: what the memory of each process costs the host.
+
+use crate::metrics::{Page, PageError, process};
+use crate::model::{Labels, Memory};
+
+use super::{CollectError, Collector, Scene};
+
+pub struct Process;
+
+impl Collector for Process {
+    fn name(&self) -> &'static str {
+        "process"
+    }
+
+    fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
+        let list = scene.tasks.map_err(Clone::clone)?;
+        if let Some(bytes) = list.memory_total_bytes {
+            page.number(&process::MEMORY_TOTAL_BYTES, &[], bytes as f64)?;
+        }
+        for shown in &scene.view.shown {
+            if let Some(held) = &shown.memory {
+                memory(&shown.labels, held, page)?;
+            }
+            let started = shown.start_ns.and_then(|start_ns| list.start_time_seconds(start_ns));
+            if let Some(seconds) = started {
+                page.process_number(&process::START_TIME_SECONDS, &shown.labels, &[], seconds)?;
+            }
+        }
+        if let Some(held) = &scene.view.others.memory {
+            memory(scene.others, held, page)?;
+        }
+        if list.tasks.whole {
+            return Ok(());
+        }
+        Err(CollectError::Denied(
+            "/proc shows a part of the processes only: others have no figures, and the end of a \
+             process can't be told; run mrscope as root in the host's pid namespace (hostPID: true, \
+             --pid=host)"
+                .into(),
+        ))
+    }
+}
+
+fn memory(labels: &Labels, held: &Memory, page: &mut Page) -> Result<(), PageError> {
+    page.process_number(&process::PINNED_BYTES, labels, &[], held.pinned_bytes as f64)?;
+    page.process_number(&process::LOCKED_BYTES, labels, &[], held.locked_bytes as f64)?;
+    if let Some(bytes) = held.hugetlb_bytes {
+        page.process_number(&process::HUGETLB_BYTES, labels, &[], bytes as f64)?;
+    }
+    page.process_number(&process::PAGE_TABLE_BYTES, labels, &[], held.page_table_bytes as f64)?;
+    let limit = held.memlock_limit_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
+    page.process_number(&process::MEMLOCK_LIMIT_BYTES, labels, &[], limit)?;
+    if let Some(locks) = held.locks_future {
+        page.process_number(&process::MLOCKALL_FUTURE, labels, &[], f64::from(locks))?;
+    }
+    Ok(())
+}

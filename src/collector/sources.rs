@@ -1,0 +1,141 @@
+//! The sources and their threads: the kernel's maps, the list of processes, the RDMA devices.
+
+use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
+use crate::host::{self, Host};
+use crate::model::{Attach, HookState, ProcessKey, RdmaDevice, Snapshot, Tasks, Trouble};
+
+use super::CollectError;
+use super::source::Source;
+
+/// What the kernel's thread is asked.
+pub enum EventsAsk {
+    /// All maps, and the state of the hooks. The names are those of the devices that there are.
+    Read(Vec<String>),
+    /// Rows of processes that are gone.
+    Forget(Vec<ProcessKey>),
+}
+
+/// An answer of the kernel's thread.
+#[derive(Debug)]
+pub struct Events {
+    pub snapshot: Result<Snapshot, CollectError>,
+    pub hooks: Vec<HookState>,
+}
+
+pub type EventsSource = Source<EventsAsk, Events>;
+pub type TasksSource = Source<(), ProcessList>;
+pub type DevicesSource = Source<(), Vec<RdmaDevice>>;
+
+/// The kernel's objects stay on the thread that makes them: `open` runs there.
+pub fn events<O>(host: Host, open: O) -> std::io::Result<EventsSource>
+where
+    O: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
+{
+    Source::start("events", move || {
+        let mut events = open(host);
+        move |ask| match (&mut events, ask) {
+            (Ok(events), EventsAsk::Read(devices)) => {
+                let snapshot = events.snapshot(&devices).map_err(|error| (&error).into());
+                Some(Ok(Events { snapshot, hooks: events.hooks() }))
+            }
+            (Ok(events), EventsAsk::Forget(gone)) => {
+                events.forget(&gone);
+                None
+            }
+            (Err(error), EventsAsk::Read(_)) => {
+                Some(Ok(Events { snapshot: Err((&*error).into()), hooks: Vec::new() }))
+            }
+            (Err(_), EventsAsk::Forget(_)) => None,
+        }
+    })
+}
+
+/// All processes of the host.
+#[derive(Debug)]
+pub struct ProcessList {
+    pub tasks: Tasks,
+    pub hook: HookState,
+    pub memory_total_bytes: Option<u64>,
+    boot_seconds: Option<u64>,
+}
+
+impl ProcessList {
+    /// When that was, in seconds since the epoch, to the 10 ms that /proc has; `start_ns` is boot
+    /// time. None where the host does not tell when it booted.
+    #[must_use]
+    pub fn start_time_seconds(&self, start_ns: u64) -> Option<f64> {
+        let ticks = start_ns / 10_000_000;
+        self.boot_seconds.map(|boot| (boot * 100 + ticks) as f64 / 100.0)
+    }
+}
+
+/// Who lists the processes of the host: the kernel, or a recording.
+pub trait ListsTasks {
+    /// One reading, and the state of the program that made it.
+    ///
+    /// # Errors
+    /// The processes can't be listed now.
+    fn list(&mut self) -> Result<(Tasks, HookState), CollectError>;
+}
+
+/// `open` runs on the thread of the source, where the kernel's objects stay.
+pub fn tasks<O>(host: Host, open: O) -> std::io::Result<TasksSource>
+where
+    O: FnOnce(Host) -> Box<dyn ListsTasks> + Send + 'static,
+{
+    Source::start("processes", move || {
+        let mut lister = open(host.clone());
+        // Asked once: what is derived from it must not waver.
+        let boot_seconds = host::boot_seconds(&host);
+        move |()| {
+            let (tasks, hook) = match lister.list() {
+                Ok(listed) => listed,
+                Err(error) => return Some(Err(error)),
+            };
+            let boot_seconds = boot_seconds.as_ref().ok().copied();
+            let memory_total_bytes = host::memory_total_bytes(&host).ok();
+            Some(Ok(ProcessList { tasks, hook, memory_total_bytes, boot_seconds }))
+        }
+    })
+}
+
+/// The running kernel's processes: by its iterator, where that can't be had by /proc.
+pub struct LiveTasks {
+    host: Host,
+    /// Else why there is none.
+    iterator: Result<TaskIterator, Trouble>,
+}
+
+impl LiveTasks {
+    #[must_use]
+    pub fn open(host: Host) -> Self {
+        let iterator = TaskIterator::start(&host).map_err(|error| trouble(&error));
+        Self { host, iterator }
+    }
+}
+
+impl ListsTasks for LiveTasks {
+    fn list(&mut self) -> Result<(Tasks, HookState), CollectError> {
+        if let Ok(iterator) = &mut self.iterator {
+            match iterator.read() {
+                Ok(tasks) => return Ok((tasks, iterator.state())),
+                Err(error) => self.iterator = Err(trouble(&error)),
+            }
+        }
+        let trouble = self.iterator.as_ref().err().cloned();
+        let hook = HookState { hook: "tasks", symbol: "iter/task", attach: Attach::None, trouble };
+        Ok((host::read_tasks(&self.host)?, hook))
+    }
+}
+
+fn trouble(error: &EventsError) -> Trouble {
+    match error {
+        EventsError::Denied(_) => Trouble::Denied(format!("{error}; /proc is read instead")),
+        _ => Trouble::Refused(format!("{error}; /proc is read instead")),
+    }
+}
+
+/// Names and attributes by sysfs, where a driver may hang.
+pub fn devices(host: Host) -> std::io::Result<DevicesSource> {
+    Source::start("devices", move || move |()| Some(host::devices(&host).map_err(Into::into)))
+}
