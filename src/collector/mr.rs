@@ -158,15 +158,15 @@ fn counters(labels: &Labels, counters: &ProcessCounters, page: &mut Page) -> Res
     let seconds = counters.registration_ns as f64 * NS;
     page.process_histogram(&mr::PROCESS_REGISTRATION_SECONDS, labels, buckets, seconds)?;
     for (cause, count) in Cause::ALL.iter().zip(counters.failures) {
-        page.process_number(&mr::PROCESS_FAILURES, labels, &[cause.label()], count as f64)?;
+        page.process_number(&mr::PROCESS_FAILURES, labels, Some(cause.label()), count as f64)?;
     }
     Ok(())
 }
 
 fn gauges(labels: &Labels, held: &ProcessGauges, page: &mut Page) -> Result<(), PageError> {
-    page.process_number(&mr::PROCESS_ACTIVE, labels, &[], level(held.active))?;
-    page.process_number(&mr::PROCESS_ACTIVE_BYTES, labels, &[], level(held.active_bytes))?;
-    page.process_number(&mr::PROCESS_LARGEST_BYTES, labels, &[], held.largest_bytes as f64)
+    page.process_number(&mr::PROCESS_ACTIVE, labels, None, level(held.active))?;
+    page.process_number(&mr::PROCESS_ACTIVE_BYTES, labels, None, level(held.active_bytes))?;
+    page.process_number(&mr::PROCESS_LARGEST_BYTES, labels, None, held.largest_bytes as f64)
 }
 
 /// The kernel's live figures are signed sums of several CPUs: one read between a decrease and the

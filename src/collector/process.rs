@@ -23,7 +23,7 @@ impl Collector for Process {
             }
             let started = shown.start_ns.and_then(|start_ns| list.start_time_seconds(start_ns));
             if let Some(seconds) = started {
-                page.process_number(&process::START_TIME_SECONDS, &shown.labels, &[], seconds)?;
+                page.process_number(&process::START_TIME_SECONDS, &shown.labels, None, seconds)?;
             }
         }
         if let Some(held) = &scene.view.others.memory {
@@ -42,16 +42,16 @@ impl Collector for Process {
 }
 
 fn memory(labels: &Labels, held: &Memory, page: &mut Page) -> Result<(), PageError> {
-    page.process_number(&process::PINNED_BYTES, labels, &[], held.pinned_bytes as f64)?;
-    page.process_number(&process::LOCKED_BYTES, labels, &[], held.locked_bytes as f64)?;
+    page.process_number(&process::PINNED_BYTES, labels, None, held.pinned_bytes as f64)?;
+    page.process_number(&process::LOCKED_BYTES, labels, None, held.locked_bytes as f64)?;
     if let Some(bytes) = held.hugetlb_bytes {
-        page.process_number(&process::HUGETLB_BYTES, labels, &[], bytes as f64)?;
+        page.process_number(&process::HUGETLB_BYTES, labels, None, bytes as f64)?;
     }
-    page.process_number(&process::PAGE_TABLE_BYTES, labels, &[], held.page_table_bytes as f64)?;
+    page.process_number(&process::PAGE_TABLE_BYTES, labels, None, held.page_table_bytes as f64)?;
     let limit = held.memlock_limit_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
-    page.process_number(&process::MEMLOCK_LIMIT_BYTES, labels, &[], limit)?;
+    page.process_number(&process::MEMLOCK_LIMIT_BYTES, labels, None, limit)?;
     if let Some(locks) = held.locks_future {
-        page.process_number(&process::MLOCKALL_FUTURE, labels, &[], f64::from(locks))?;
+        page.process_number(&process::MLOCKALL_FUTURE, labels, None, f64::from(locks))?;
     }
     Ok(())
 }

@@ -17,6 +17,21 @@ pub trait KernelEvents {
     fn hooks(&self) -> Vec<HookState>;
 }
 
+/// Nothing is watched: the collector is switched off.
+pub struct Unwatched;
+
+impl KernelEvents for Unwatched {
+    fn snapshot(&mut self, _: &[String]) -> Result<Snapshot, EventsError> {
+        Ok(Snapshot::default())
+    }
+
+    fn forget(&mut self, _: &[ProcessKey]) {}
+
+    fn hooks(&self) -> Vec<HookState> {
+        Vec::new()
+    }
+}
+
 /// Why the kernel's maps can't be had.
 #[derive(Debug, thiserror::Error)]
 pub enum EventsError {

@@ -18,7 +18,7 @@ mod tracer;
 mod umem;
 mod verbs;
 
-pub use events::{EventsError, KernelEvents};
+pub use events::{EventsError, KernelEvents, Unwatched};
 pub use facts::KernelFacts;
 pub use plan::AttachPlan;
 pub use tasks::TaskIterator;

@@ -1,6 +1,7 @@
 //! Reads /proc and /sys where they are said to be; every reader is a pure parse behind it.
 //! Never writes, never keeps what it read.
 
+mod caps;
 mod cgroup;
 mod infiniband;
 mod kallsyms;
@@ -14,6 +15,7 @@ mod whole;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use caps::give_up_capabilities;
 pub use cgroup::{CgroupPaths, Owner, cgroup_of};
 pub use infiniband::devices;
 pub use kallsyms::{Home, Symbols};

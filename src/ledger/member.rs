@@ -39,6 +39,10 @@ impl Member {
 
     /// A new reading begins: what it does not tell is not so any more.
     pub fn begin(&mut self) {
+        if !self.in_kernel {
+            // The kernel freed its row: another would count from zero.
+            self.seen = ProcessCounters::default();
+        }
         self.in_kernel = false;
         self.memory = None;
         self.gauges = ProcessGauges::default();
@@ -48,6 +52,7 @@ impl Member {
 
     pub fn take_row(&mut self, row: &Process, now: Duration) {
         self.in_kernel = true;
+        self.ended = None;
         self.gauges = row.gauges;
         self.live_pins = row.live_pins;
         self.news = row.counters.since(&self.seen);

@@ -159,6 +159,19 @@ fn a_dead_process_that_still_holds_is_kept_with_its_figures() {
 }
 
 #[test]
+fn a_row_that_comes_back_after_it_was_freed_counts_from_zero() {
+    let mut told = Told::new(10);
+    told.rows(0, &[row(1, 10, 5, 1)]);
+    let mut told = told.gone(1, 10);
+    told.rows(1, &[row(1, 10, 5, 0)]);
+    told.gone.clear();
+    told.rows(2, &[]);
+    told.rows(3, &[row(1, 10, 2, 1)]);
+    assert_eq!(told.registrations("1"), Some(7));
+    assert_eq!(told.ledger.view().shown[0].gauges.map(|g| g.active), Some(1));
+}
+
+#[test]
 fn at_the_end_gauges_go_at_once_and_counters_after_the_linger() {
     let mut told = Told::new(10);
     told.all(0, &[row(1, 10, 5, 3)], Some(&tasks(&[task(1, 10, 12288, 0)])));

@@ -19,32 +19,31 @@ pub struct EncodeError(#[from] prometheus::Error);
 /// # Errors
 /// The encoder refuses it: a defect of mrscope.
 pub fn text(page: &Page) -> Result<Vec<u8>, EncodeError> {
-    // The encoder fails as a whole on a metric without samples.
-    let families: Vec<_> =
-        page.families().iter().filter(|f| !f.samples.is_empty()).map(family).collect();
     let mut text = Vec::with_capacity(64 << 10);
-    TextEncoder::new().encode(&families, &mut text)?;
-    Ok(infinite_as_specified(text))
+    // One by one: all at once would take several times the memory of the text.
+    for written in page.families().iter().filter(|family| !family.samples.is_empty()) {
+        let begun = text.len();
+        TextEncoder::new().encode(&[family(written)], &mut text)?;
+        if written.samples.iter().any(|sample| sample.value == Value::Number(f64::INFINITY)) {
+            let lines = text.split_off(begun);
+            append_as_specified(&lines, &mut text);
+        }
+    }
+    Ok(text)
 }
 
 /// The format spells infinity `+Inf`, the encoder `inf`. A value ends its line, and no label has a
 /// bare line break.
-fn infinite_as_specified(text: Vec<u8>) -> Vec<u8> {
-    const ENCODED: &[u8] = b" inf\n";
-    if !text.windows(ENCODED.len()).any(|window| window == ENCODED) {
-        return text;
-    }
-    let lines = text.split_inclusive(|byte| *byte == b'\n');
-    lines.fold(Vec::with_capacity(text.len() + 64), |mut written, line| {
-        match line.strip_suffix(ENCODED) {
+fn append_as_specified(lines: &[u8], text: &mut Vec<u8>) {
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        match line.strip_suffix(b" inf\n") {
             Some(series) => {
-                written.extend_from_slice(series);
-                written.extend_from_slice(b" +Inf\n");
+                text.extend_from_slice(series);
+                text.extend_from_slice(b" +Inf\n");
             }
-            None => written.extend_from_slice(line),
+            None => text.extend_from_slice(line),
         }
-        written
-    })
+    }
 }
 
 fn family(family: &Family) -> proto::MetricFamily {
@@ -121,9 +120,9 @@ mod tests {
     fn a_page_is_text_with_escaped_labels_and_a_last_bucket() {
         let mut page = Page::new(&[ProcessLabel::Pid, ProcessLabel::Comm]);
         let who = ["7".to_owned(), "a\"b\nc\\d".to_owned()].into();
-        page.process_number(&mr::PROCESS_ACTIVE, &who, &[], 3.0).unwrap();
+        page.process_number(&mr::PROCESS_ACTIVE, &who, None, 3.0).unwrap();
         page.histogram(&mr::PIN_SECONDS, &["rxe0", "host"], (vec![(0.5, 1)], 2), 1.25).unwrap();
-        page.process_number(&process::MEMLOCK_LIMIT_BYTES, &who, &[], f64::INFINITY).unwrap();
+        page.process_number(&process::MEMLOCK_LIMIT_BYTES, &who, None, f64::INFINITY).unwrap();
         let text = String::from_utf8(text(&page).unwrap()).unwrap();
         assert!(text.contains("_limit_bytes{comm=\"a\\\"b\\nc\\\\d\",pid=\"7\"} +Inf\n"), "{text}");
         assert!(text.contains("mrscope_process_mr_active{comm=\"a\\\"b\\nc\\\\d\",pid=\"7\"} 3\n"));

@@ -1,7 +1,8 @@
 //! A page under construction. It refuses what is not in the catalogue, a wrong number of labels,
 //! and a series that is there already: a collector's mistake is an error, never a wrong page.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use crate::model::{Labels, ProcessLabel};
@@ -15,7 +16,7 @@ pub struct Page {
     process_labels: Arc<[&'static str]>,
     families: Vec<Family>,
     positions: HashMap<&'static str, usize>,
-    series: HashSet<(usize, LabelValues)>,
+    hasher: RandomState,
 }
 
 /// The samples of one metric.
@@ -25,6 +26,8 @@ pub struct Family {
     /// Names of the labels of each sample.
     pub names: Vec<&'static str>,
     pub samples: Vec<Sample>,
+    /// Positions of samples by the hash of their labels; one whose hash is taken has the next free.
+    taken: HashMap<u64, usize>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -33,24 +36,29 @@ pub struct Sample {
     pub value: Value,
 }
 
-/// Label values in the order of the family's names. Those of a process are shared by all its samples.
+/// Label values in the order of the family's names. Those of a process are shared by all its
+/// samples.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LabelValues {
     process: Option<Labels>,
-    own: Vec<String>,
+    /// Beside those of a process.
+    word: Option<&'static str>,
+    own: Box<[String]>,
 }
 
 impl LabelValues {
-    fn new(process: Option<&Labels>, own: &[&str]) -> Self {
-        Self {
-            process: process.map(Arc::clone),
-            own: own.iter().map(|value| (*value).to_owned()).collect(),
-        }
+    fn of_host(own: &[&str]) -> Self {
+        Self { process: None, word: None, own: own.iter().map(|&value| value.into()).collect() }
+    }
+
+    fn of_process(process: &Labels, word: Option<&'static str>) -> Self {
+        Self { process: Some(Arc::clone(process)), word, own: Box::default() }
     }
 
     /// The values.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
-        self.process.iter().flat_map(|process| process.iter()).chain(&self.own).map(String::as_str)
+        let of_process = self.process.iter().flat_map(|process| process.iter());
+        of_process.map(String::as_str).chain(self.word).chain(self.own.iter().map(String::as_str))
     }
 }
 
@@ -86,7 +94,7 @@ impl Page {
             process_labels: process_labels.iter().map(|label| label.word()).collect(),
             families: Vec::new(),
             positions: HashMap::new(),
-            series: HashSet::new(),
+            hasher: RandomState::new(),
         }
     }
 
@@ -100,10 +108,10 @@ impl Page {
         labels: &[&str],
         value: f64,
     ) -> Result<(), PageError> {
-        self.add(metric, LabelValues::new(None, labels), Value::Number(value))
+        self.add(metric, LabelValues::of_host(labels), Value::Number(value))
     }
 
-    /// Adds a sample of a process, or of a group; `labels` are those beside its own.
+    /// Adds a sample of a process, or of a group; `word` is the label beside its own, if any.
     ///
     /// # Errors
     /// See [`PageError`].
@@ -111,10 +119,10 @@ impl Page {
         &mut self,
         metric: &'static Metric,
         process: &Labels,
-        labels: &[&str],
+        word: Option<&'static str>,
         value: f64,
     ) -> Result<(), PageError> {
-        self.add(metric, LabelValues::new(Some(process), labels), Value::Number(value))
+        self.add(metric, LabelValues::of_process(process, word), Value::Number(value))
     }
 
     /// Adds a histogram: cumulated counts by bound, the count of all, and their sum.
@@ -129,7 +137,7 @@ impl Page {
         sum: f64,
     ) -> Result<(), PageError> {
         let value = Value::Histogram { buckets, count, sum };
-        self.add(metric, LabelValues::new(None, labels), value)
+        self.add(metric, LabelValues::of_host(labels), value)
     }
 
     /// Adds a histogram of a process, or of a group.
@@ -144,7 +152,7 @@ impl Page {
         sum: f64,
     ) -> Result<(), PageError> {
         let value = Value::Histogram { buckets, count, sum };
-        self.add(metric, LabelValues::new(Some(process), &[]), value)
+        self.add(metric, LabelValues::of_process(process, None), value)
     }
 
     fn add(
@@ -157,17 +165,22 @@ impl Page {
             return Err(PageError::Kind { metric: metric.name });
         }
         let position = self.position(metric)?;
-        let family = &self.families[position];
+        let family = &mut self.families[position];
         let given = labels.iter().count();
-        if given != family.names.len() || labels.process.is_some() != metric.of_processes() {
-            let expected = family.names.len();
+        let expected = family.names.len();
+        if given != expected || labels.process.is_some() != metric.of_processes() {
             return Err(PageError::Labels { metric: metric.name, given, expected });
         }
-        if !self.series.insert((position, labels.clone())) {
-            let labels = labels.iter().map(str::to_owned).collect();
-            return Err(PageError::Duplicate { metric: metric.name, labels });
+        let mut hash = self.hasher.hash_one(&labels);
+        while let Some(other) = family.taken.get(&hash) {
+            if family.samples[*other].labels == labels {
+                let labels = labels.iter().map(str::to_owned).collect();
+                return Err(PageError::Duplicate { metric: metric.name, labels });
+            }
+            hash = hash.wrapping_add(1);
         }
-        self.families[position].samples.push(Sample { labels, value });
+        family.taken.insert(hash, family.samples.len());
+        family.samples.push(Sample { labels, value });
         Ok(())
     }
 
@@ -182,7 +195,7 @@ impl Page {
         let of_process: &[&str] =
             if metric.of_processes() { &self.process_labels } else { Default::default() };
         let names = of_process.iter().chain(metric.labels).copied().collect();
-        self.families.push(Family { metric, names, samples: Vec::new() });
+        self.families.push(Family { metric, names, samples: Vec::new(), taken: HashMap::new() });
         self.positions.insert(metric.name, self.families.len() - 1);
         Ok(self.families.len() - 1)
     }
@@ -242,11 +255,11 @@ mod tests {
     fn a_process_s_sample_has_the_labels_of_processes_and_its_own() {
         let mut page = page();
         let who: Labels = ["7".to_owned(), "trainer".to_owned()].into();
-        assert_eq!(page.process_number(&mr::PROCESS_FAILURES, &who, &["device"], 1.0), Ok(()));
+        assert_eq!(page.process_number(&mr::PROCESS_FAILURES, &who, Some("device"), 1.0), Ok(()));
         assert_eq!(page.families()[0].names, ["pid", "comm", "cause"]);
         let name = mr::PROCESS_FAILURES.name;
         assert!(matches!(
-            page.process_number(&mr::PROCESS_FAILURES, &who, &["device"], 1.0),
+            page.process_number(&mr::PROCESS_FAILURES, &who, Some("device"), 1.0),
             Err(PageError::Duplicate { metric, .. }) if metric == name
         ));
         // As many values, but not those of a process.

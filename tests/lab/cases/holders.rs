@@ -152,7 +152,8 @@ pub fn mrs_from_before_the_start_never_count_below_zero(mode: Mode) -> Outcome {
 pub fn processes_beyond_the_limit_are_counted_together(_: &Lab<'_>) -> Outcome {
     let exporter = Exporter::start(&["--process.max", "2"])?;
     let mut workloads = Vec::new();
-    for size in ["4096", "8192", "16384", "32768"] {
+    // The largest first: none that comes later holds over twice as much as an owner.
+    for size in ["32768", "16384", "8192", "4096"] {
         let mut workload = Workload::start()?;
         workload.ask(&format!("reg count=4 size={size}"))?;
         workloads.push(workload);

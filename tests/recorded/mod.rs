@@ -1,0 +1,151 @@
+//! A kernel and a list of processes that always say the same.
+
+use mrscope::collector::{CollectError, ListsTasks};
+use mrscope::ebpf::{EventsError, KernelEvents};
+use mrscope::model::{
+    Attach, Cause, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse, Memory, MrKind,
+    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks, Trouble,
+};
+
+/// A kernel that always says the same.
+pub struct Recorded(pub Snapshot);
+
+impl KernelEvents for Recorded {
+    fn snapshot(&mut self, _: &[String]) -> Result<Snapshot, EventsError> {
+        Ok(self.0.clone())
+    }
+
+    fn forget(&mut self, _: &[ProcessKey]) {}
+
+    fn hooks(&self) -> Vec<HookState> {
+        let hook = |hook, symbol, attach| HookState {
+            hook,
+            symbol,
+            attach,
+            trouble: (attach == Attach::None).then_some(Trouble::NoFunction),
+        };
+        vec![
+            hook("verbs_reg_mr", "ib_uverbs_reg_mr", Attach::Kprobe),
+            hook("umem_get", "ib_umem_get", Attach::Fentry),
+            hook("umem_release", "ib_umem_release", Attach::Kprobe),
+            hook("umem_get_peer", "ib_umem_get_peer", Attach::None),
+            hook("verbs_devx_umem_reg", "mlx5_devx", Attach::Pending),
+        ]
+    }
+}
+
+fn device(name: &str, kind: MrKind) -> DeviceTotals {
+    let mut slots = vec![0; 28];
+    slots[3] = 2;
+    slots[27] = 1;
+    DeviceTotals {
+        device: name.to_owned(),
+        kind,
+        registration_ns: 1_500_000_000,
+        pin_ns: 500_000_000,
+        deregistration_ns: 250_000_000,
+        registered_bytes: 12_345_678,
+        registration_slots: slots.clone(),
+        pin_slots: slots.clone(),
+        deregistration_slots: vec![0; 28],
+        size_slots: slots,
+        active: 3,
+        active_bytes: 12_345_678,
+        pinned_bytes: [12_349_440, 8192, 0],
+    }
+}
+
+fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
+    Process {
+        key: ProcessKey { tgid, start_ns: 1 },
+        comm: comm.to_owned(),
+        cgroup_id: 0,
+        counters: ProcessCounters {
+            registration_ns: registrations * 1_000_000,
+            slots: [0, registrations, 0, 0, 0, 0, 0],
+            failures: std::array::from_fn(|cause| u64::from(cause == Cause::MemlockLimit as usize)),
+        },
+        gauges: ProcessGauges { active: 2, active_bytes: 8192, largest_bytes: 4096 },
+        live_pins: 2,
+    }
+}
+
+pub fn snapshot() -> Snapshot {
+    Snapshot {
+        devices: vec![device("mlx5_0", MrKind::Host), device("mlx5_0", MrKind::Odp)],
+        failures: vec![Failure {
+            device: "mlx5_0".into(),
+            error: 12,
+            cause: Cause::MemlockLimit,
+            count: 4,
+        }],
+        // Pids beyond the largest there can be: this test's own host has none of them.
+        processes: vec![
+            process(4_194_305, "a \"quoted\"\nname\\", 7),
+            process(4_194_306, "python3", 9),
+        ],
+        in_flight: vec![InFlight {
+            device: "mlx5_0".into(),
+            tgid: 4_194_306,
+            tid: 4_194_306,
+            age_ns: 2_500_000_000,
+        }],
+        lost: vec![LostUpdates { source: "pins".into(), reason: "full", count: 5 }],
+        maps: vec![MapUse {
+            map: "pins",
+            entries: 3,
+            max_entries: 131_072,
+            memory_bytes: 9_437_184,
+        }],
+    }
+}
+
+/// A list of processes that is always the same.
+pub struct Listed(pub Tasks);
+
+impl ListsTasks for Listed {
+    fn list(&mut self) -> Result<(Tasks, HookState), CollectError> {
+        let hook = HookState {
+            hook: "tasks",
+            symbol: "iter/task",
+            attach: Attach::Iterator,
+            trouble: None,
+        };
+        Ok((self.0.clone(), hook))
+    }
+}
+
+pub fn tasks() -> Tasks {
+    let task = |tgid, start_ns, comm, memory| Task {
+        key: ProcessKey { tgid, start_ns },
+        comm,
+        memory: Some(memory),
+    };
+    let held = Memory {
+        pinned_bytes: 12_349_440,
+        locked_bytes: 0,
+        hugetlb_bytes: Some(4 << 20),
+        page_table_bytes: 36_864,
+        memlock_limit_bytes: None,
+        locks_future: Some(false),
+    };
+    let locker = Memory {
+        pinned_bytes: 0,
+        locked_bytes: 3 << 20,
+        memlock_limit_bytes: Some(8 << 20),
+        locks_future: Some(true),
+        ..held
+    };
+    let bystander = Memory { locked_bytes: 0, page_table_bytes: 4096, ..locker };
+    Tasks {
+        rows: vec![
+            task(4_194_305, 1, *b"a \"quoted\"\nname\0", held),
+            task(4_194_306, 1, *b"python3\0\0\0\0\0\0\0\0\0", held),
+            // Never registered; its name is no UTF-8.
+            task(4_194_307, 90_000_000_000, *b"locker \xff\0\0\0\0\0\0\0\0", locker),
+            task(4_194_308, 2, *b"bystander\0\0\0\0\0\0\0", bystander),
+        ],
+        exact: true,
+        whole: true,
+    }
+}
