@@ -1,9 +1,10 @@
 //! Words: the catalogue of metrics, a page that takes nothing but them, and its text.
 
 mod catalogue;
+pub mod docs;
 mod encode;
 mod page;
 
-pub use catalogue::{Fold, Kind, Metric, exporter, find, metrics, mr};
+pub use catalogue::{Fold, Kind, Metric, exporter, find, metrics, mr, tables};
 pub use encode::{CONTENT_TYPE, EncodeError, text};
 pub use page::{Family, Page, PageError, Sample, Value};

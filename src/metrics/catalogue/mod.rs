@@ -12,6 +12,18 @@ pub enum Kind {
     Histogram,
 }
 
+impl Kind {
+    /// The word for it in the text format.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
 /// How series of several processes become one: in a group, or in `other`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
@@ -32,9 +44,14 @@ pub struct Metric {
     pub fold: Fold,
 }
 
+/// Each collector's word with its metrics, in the order of the page.
+pub fn tables() -> impl Iterator<Item = (&'static str, &'static [&'static Metric])> {
+    [("mr", mr::TABLE), ("exporter", exporter::TABLE)].into_iter()
+}
+
 /// All metrics, table by table.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    [mr::TABLE, exporter::TABLE].into_iter().flatten().copied()
+    tables().flat_map(|(_, table)| table).copied()
 }
 
 /// The metric of that name.
@@ -55,6 +72,7 @@ const fn metric(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::COLLECTORS;
 
     #[test]
     fn names_follow_the_conventions() {
@@ -66,6 +84,14 @@ mod tests {
             assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
             assert!(metric.help.ends_with('.'), "{name}: a help is a sentence");
         }
+    }
+
+    #[test]
+    fn every_table_is_a_collector_s_in_the_order_of_the_page() {
+        let places: Vec<_> = tables()
+            .map(|(word, _)| COLLECTORS.iter().position(|known| *known == word).unwrap())
+            .collect();
+        assert!(places.is_sorted_by(|a, b| a < b), "{places:?}");
     }
 
     #[test]
