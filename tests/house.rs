@@ -25,8 +25,12 @@ const ONLY_IN: &[(&str, &str)] = &[
     ("libbpf_sys", "src/ebpf/"),
     ("prometheus::", "src/metrics/encode.rs"),
     ("axum", "src/serve/"),
-    ("procfs", "src/host/"),
+    ("procfs::", "src/host/"),
     ("anyhow", "src/main.rs"),
+    ("clap", "src/cli.rs"),
+    ("serde::", "src/config/"),
+    ("serde_yaml_ng", "src/config/"),
+    ("strsim", "src/config/"),
 ];
 
 /// Where unsafe code may be allowed.
