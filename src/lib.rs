@@ -10,6 +10,7 @@ pub mod config;
 pub mod ebpf;
 pub mod host;
 pub mod ledger;
+pub mod log;
 pub mod metrics;
 pub mod model;
 pub mod serve;

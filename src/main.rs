@@ -1,15 +1,16 @@
 //! Parses, dispatches, and is the only place that ends the process.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use mrscope::cli::{self, Cli, CliError, LogLevel};
+use mrscope::cli::{self, CliError, Command};
 use mrscope::collector::Engine;
+use mrscope::config::Config;
 use mrscope::ebpf::{KernelEvents, Tracer};
 use mrscope::host::Host;
 use mrscope::ledger::LedgerOptions;
-use mrscope::model::EbpfOptions;
-use mrscope::serve;
+use mrscope::{log, metrics, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
@@ -24,8 +25,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    log_to_stderr(cli.log_level);
-    match run(&cli) {
+    let done = match cli.command {
+        Some(Command::Metrics) => print_metrics(),
+        None => cli.config().map_err(anyhow::Error::from).and_then(run),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mrscope: {error:#}");
@@ -34,19 +38,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> anyhow::Result<()> {
+fn print_metrics() -> anyhow::Result<()> {
+    std::io::stdout().write_all(metrics::docs::markdown().as_bytes()).context("can't print")
+}
+
+fn run(config: Config) -> anyhow::Result<()> {
+    log::to_stderr(config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("no runtime")?;
-    // The address first: when it is taken, nothing was attached in vain.
-    let listener = runtime.block_on(serve::listen(&cli.listen_address))?;
-    let address = listener.local_addr().context("no address")?;
-
-    let ebpf =
-        EbpfOptions { attach: cli.attach, maxactive: cli.maxactive, ..EbpfOptions::default() };
-    let ledger = LedgerOptions { max_processes: cli.max_processes, ..LedgerOptions::default() };
+    // The addresses first: when one is taken, nothing was attached in vain.
+    let mut listeners = Vec::new();
+    for address in &config.web.listen_addresses {
+        listeners.push(runtime.block_on(serve::listen(address))?);
+    }
+    let ledger = LedgerOptions { max_processes: config.process.max, linger: config.process.linger };
+    let host = Host::new(config.path.procfs, config.path.sysfs);
     // Before any probe is set: a signal must not end the process with probes left behind.
     let (mut term, mut interrupt) = {
         let _inside = runtime.enter();
@@ -54,13 +63,17 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         (on(SignalKind::terminate())?, on(SignalKind::interrupt())?)
     };
 
-    let (pages, engine) = Engine::start(Host::live(), ledger, move |host| {
-        let tracer = Tracer::start(host, &ebpf)?;
+    let (pages, engine) = Engine::start(host, ledger, move |host| {
+        let tracer = Tracer::start(host, &config.ebpf)?;
         Ok(Box::new(tracer) as Box<dyn KernelEvents>)
     })
     .context("no thread")?;
 
-    tracing::info!("serving http://{address}/metrics");
+    let path = config.web.telemetry_path;
+    for listener in &listeners {
+        let address = listener.local_addr().context("no address")?;
+        tracing::info!("serving http://{address}{path}");
+    }
     let stop = async move {
         tokio::select! {
             _ = term.recv() => {}
@@ -68,7 +81,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         }
         tracing::info!("stopping");
     };
-    let served = runtime.block_on(serve::serve(listener, pages, stop));
+    let served = runtime.block_on(serve::serve(listeners, &path, pages, stop));
     // Requests and their handles on the engine end with the runtime; then the engine ends, and
     // takes the probes out of the kernel.
     drop(runtime);
@@ -76,19 +89,4 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         anyhow::bail!("the thread that reads the kernel panicked");
     }
     served.context("serving failed")
-}
-
-fn log_to_stderr(level: LogLevel) {
-    let level = match level {
-        LogLevel::Error => tracing::Level::ERROR,
-        LogLevel::Warn => tracing::Level::WARN,
-        LogLevel::Info => tracing::Level::INFO,
-        LogLevel::Debug => tracing::Level::DEBUG,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .init();
 }

@@ -11,12 +11,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("cli", &["config", "model"]),
     ("config", &["model"]),
+    ("log", &["config"]),
     ("metrics", &["model"]),
     ("ledger", &["model"]),
     ("host", &["model"]),
     ("ebpf", &["model", "host"]),
     ("collector", &["model", "host", "ebpf", "ledger", "metrics"]),
-    ("serve", &["cli", "collector", "metrics"]),
+    ("serve", &["collector", "config", "metrics"]),
 ];
 
 /// Crates that one place alone may name.
@@ -31,6 +32,7 @@ const ONLY_IN: &[(&str, &str)] = &[
     ("serde::", "src/config/"),
     ("serde_yaml_ng", "src/config/"),
     ("strsim", "src/config/"),
+    ("tracing_subscriber", "src/log.rs"),
 ];
 
 /// Where unsafe code may be allowed.
