@@ -1,15 +1,17 @@
 //! Parses, dispatches, and is the only place that ends the process.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use mrscope::cli::{self, Cli, CliError, LogLevel};
+use mrscope::cli::{self, CliError, Command};
 use mrscope::collector::{Engine, EngineOptions, ListsTasks, LiveTasks};
-use mrscope::ebpf::{KernelEvents, Tracer};
-use mrscope::host::Host;
+use mrscope::config::Config;
+use mrscope::ebpf::{KernelEvents, Tracer, Unwatched};
+use mrscope::host::{Host, give_up_capabilities};
 use mrscope::ledger::LedgerOptions;
-use mrscope::model::EbpfOptions;
-use mrscope::serve;
+use mrscope::model::{COLLECTORS, ProcessLabel};
+use mrscope::{log, metrics, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
@@ -24,8 +26,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    log_to_stderr(cli.log_level);
-    match run(&cli) {
+    let done = match cli.command {
+        Some(Command::Metrics) => print_metrics(),
+        None => cli.config().map_err(anyhow::Error::from).and_then(run),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mrscope: {error:#}");
@@ -34,22 +39,29 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> anyhow::Result<()> {
+fn print_metrics() -> anyhow::Result<()> {
+    std::io::stdout().write_all(metrics::docs::markdown().as_bytes()).context("can't print")
+}
+
+fn run(config: Config) -> anyhow::Result<()> {
+    log::to_stderr(config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
+        .on_thread_start(|| {
+            if let Err(error) = give_up_capabilities() {
+                tracing::error!("a thread that serves keeps its capabilities: {error}");
+            }
+        })
         .build()
         .context("no runtime")?;
-    // The address first: when it is taken, nothing was attached in vain.
-    let listener = runtime.block_on(serve::listen(&cli.listen_address))?;
-    let address = listener.local_addr().context("no address")?;
-
-    let ebpf =
-        EbpfOptions { attach: cli.attach, maxactive: cli.maxactive, ..EbpfOptions::default() };
-    let options = EngineOptions {
-        ledger: LedgerOptions { max_series: cli.max_processes, ..LedgerOptions::default() },
-        ..EngineOptions::default()
-    };
+    // The addresses first: when one is taken, nothing was attached in vain.
+    let mut listeners = Vec::new();
+    for address in &config.web.listen_addresses {
+        listeners.push(runtime.block_on(serve::listen(address))?);
+    }
+    let options = engine_options(&config);
+    let host = Host::new(&config.path.procfs, &config.path.sysfs);
     // Before any probe is set: a signal must not end the process with probes left behind.
     let (mut term, mut interrupt) = {
         let _inside = runtime.enter();
@@ -57,15 +69,27 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         (on(SignalKind::terminate())?, on(SignalKind::interrupt())?)
     };
 
+    let watches = config.enabled("mr");
+    let ebpf = config.ebpf;
     let open_events = move |host| {
+        if !watches {
+            return Ok(Box::new(Unwatched) as Box<dyn KernelEvents>);
+        }
         let tracer = Tracer::start(host, &ebpf)?;
         Ok(Box::new(tracer) as Box<dyn KernelEvents>)
     };
     let open_tasks = |host| Box::new(LiveTasks::open(host)) as Box<dyn ListsTasks>;
     let (pages, engine) =
-        Engine::start(Host::live(), options, open_events, open_tasks).context("no thread")?;
+        Engine::start(host, options, open_events, open_tasks).context("no thread")?;
 
-    tracing::info!("serving http://{address}/metrics");
+    // Whoever reaches the port meets threads that may do nothing; the sources have theirs already.
+    give_up_capabilities().context("can't give up capabilities")?;
+
+    let path = config.web.telemetry_path;
+    for listener in &listeners {
+        let address = listener.local_addr().context("no address")?;
+        tracing::info!("serving http://{address}{path}");
+    }
     let stop = async move {
         tokio::select! {
             _ = term.recv() => {}
@@ -73,7 +97,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         }
         tracing::info!("stopping");
     };
-    let served = runtime.block_on(serve::serve(listener, pages, stop));
+    let served = runtime.block_on(serve::serve(listeners, &path, pages, stop));
     // Requests and their handles on the engine end with the runtime; then the engine ends, and
     // takes the probes out of the kernel.
     drop(runtime);
@@ -83,17 +107,15 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     served.context("serving failed")
 }
 
-fn log_to_stderr(level: LogLevel) {
-    let level = match level {
-        LogLevel::Error => tracing::Level::ERROR,
-        LogLevel::Warn => tracing::Level::WARN,
-        LogLevel::Info => tracing::Level::INFO,
-        LogLevel::Debug => tracing::Level::DEBUG,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .init();
+fn engine_options(config: &Config) -> EngineOptions {
+    let labels = config.process.labels.clone();
+    EngineOptions {
+        ledger: LedgerOptions {
+            max_series: config.process.max,
+            linger: config.process.linger,
+            labels_name_one: labels.contains(&ProcessLabel::Pid),
+        },
+        labels,
+        off: COLLECTORS.into_iter().filter(|collector| !config.enabled(collector)).collect(),
+    }
 }

@@ -11,12 +11,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("cli", &["config", "model"]),
     ("config", &["model"]),
+    ("log", &["config"]),
     ("metrics", &["model"]),
     ("ledger", &["model"]),
     ("host", &["model"]),
     ("ebpf", &["model", "host"]),
     ("collector", &["model", "host", "ebpf", "ledger", "metrics"]),
-    ("serve", &["cli", "collector", "metrics"]),
+    ("serve", &["collector", "config", "metrics"]),
 ];
 
 /// Crates that one place alone may name.
@@ -25,8 +26,13 @@ const ONLY_IN: &[(&str, &str)] = &[
     ("libbpf_sys", "src/ebpf/"),
     ("prometheus::", "src/metrics/encode.rs"),
     ("axum", "src/serve/"),
-    ("procfs", "src/host/"),
+    ("procfs::", "src/host/"),
     ("anyhow", "src/main.rs"),
+    ("clap", "src/cli.rs"),
+    ("serde::", "src/config/"),
+    ("serde_yaml_ng", "src/config/"),
+    ("strsim", "src/config/"),
+    ("tracing_subscriber", "src/log.rs"),
 ];
 
 /// Where unsafe code may be allowed.

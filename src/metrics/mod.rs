@@ -1,6 +1,7 @@
 //! Words: the catalogue of metrics, a page that takes nothing but them, and its text.
 
 mod catalogue;
+pub mod docs;
 mod encode;
 mod page;
 

@@ -13,11 +13,13 @@ use axum::http::header::CONTENT_TYPE as CONTENT_TYPE_HEADER;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tower_http::compression::predicate::SizeAbove;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 
-use crate::cli::ListenAddress;
 use crate::collector::Pages;
+use crate::config::ListenAddress;
 use crate::metrics::CONTENT_TYPE;
 
 /// A page is waited for no longer than a scraper would.
@@ -59,43 +61,56 @@ pub async fn listen(address: &ListenAddress) -> Result<TcpListener, ListenError>
     bound.map_err(|source| ListenError { address: address.to_string(), source })
 }
 
-/// Serves until `stop` completes, then gives requests under way a moment.
+/// Serves on all listeners, with the page at `telemetry_path`, until `stop` completes; then gives
+/// requests under way a moment.
 ///
 /// # Errors
-/// The listener fails, or the pages' thread has ended.
+/// A listener fails, or the pages' thread has ended.
 pub async fn serve(
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
+    telemetry_path: &str,
     pages: Pages,
-    stop: impl Future<Output = ()> + Send + 'static,
+    stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
-    let signal = async move {
-        stop.await;
-        // Received or not: the grace below ends either way.
-        let _ = stopping.send(());
+    let (stopping, stopped) = watch::channel(false);
+    let router = router(telemetry_path, pages.clone());
+    // Those still at work end with it.
+    let mut servers = JoinSet::new();
+    for listener in listeners {
+        let mut stopped = stopped.clone();
+        let signal = async move {
+            // A sender that is gone is a stop too.
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+        };
+        let server = axum::serve(listener, router.clone()).with_graceful_shutdown(signal);
+        servers.spawn(server.into_future());
+    }
+    let served = async {
+        while let Some(ended) = servers.join_next().await {
+            ended.map_err(io::Error::other)??;
+        }
+        Ok(())
     };
-    let server = axum::serve(listener, router(pages.clone())).with_graceful_shutdown(signal);
     tokio::select! {
         () = pages.ended() => Err(io::Error::other("the thread that reads the kernel has ended")),
-        served = server.into_future() => served,
+        served = served => served,
         () = async {
-            if stopped.await.is_ok() {
-                tokio::time::sleep(STOP_GRACE).await;
-            } else {
-                std::future::pending::<()>().await;
-            }
+            stop.await;
+            stopping.send_replace(true);
+            tokio::time::sleep(STOP_GRACE).await;
         } => Ok(()),
     }
 }
 
-fn router(pages: Pages) -> Router {
+fn router(telemetry_path: &str, pages: Pages) -> Router {
     let gzip = CompressionLayer::new()
         .gzip(true)
         .quality(CompressionLevel::Precise(GZIP_LEVEL))
         .compress_when(SizeAbove::new(GZIP_FROM_BYTES));
+    let landing = status::page(telemetry_path);
     Router::new()
-        .route("/", get(status::page))
-        .route("/metrics", get(metrics))
+        .route("/", get(|| async { landing }))
+        .route(telemetry_path, get(metrics))
         .route("/-/healthy", get(|| async { "mrscope is healthy.\n" }))
         .route("/-/ready", get(ready))
         .layer(gzip)

@@ -46,7 +46,7 @@ ask() {
 say "mrscope starts"
 exec {log}< <(exec "$mrscope" 2>&1)
 line=''
-until [[ $line == *" ready" ]]; do
+until [[ $line == *" msg=ready" ]]; do
     mrscope_says 120 || die "mrscope is not ready after 120 s"
 done
 

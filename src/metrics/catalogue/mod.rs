@@ -14,6 +14,18 @@ pub enum Kind {
     Histogram,
 }
 
+impl Kind {
+    /// The word for it in the text format.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
 /// How figures of several processes become one series: in a group, or of all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
@@ -46,7 +58,7 @@ impl Metric {
     }
 }
 
-/// Each collector's word and its metrics, in the order of the page.
+/// Each collector's word with its metrics, in the order of the page.
 pub const TABLES: [(&str, &[&Metric]); 4] = [
     ("mr", mr::TABLE),
     ("process", process::TABLE),

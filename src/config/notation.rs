@@ -1,0 +1,171 @@
+//! How values are written, in the file and on the command line alike: each notation is one function
+//! from text to value. It never says where the text came from.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::model::{AttachMode, ProcessLabel};
+
+use super::{LogFormat, LogLevel};
+
+/// What should have been written instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected {0}")]
+pub struct Expected(pub String);
+
+/// From text to value. No notation takes the empty text.
+pub type Notation<T> = fn(&str) -> Result<T, Expected>;
+
+/// Units of Prometheus's durations in milliseconds, in the order in which they are written.
+const UNITS_MS: [(&str, u64); 7] = [
+    ("y", 365 * 86_400_000),
+    ("w", 7 * 86_400_000),
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+];
+
+/// # Errors
+/// None of the words of [`AttachMode`].
+pub fn attach(text: &str) -> Result<AttachMode, Expected> {
+    one_of(&AttachMode::ALL, AttachMode::word, text)
+}
+
+/// # Errors
+/// None of the words of [`LogLevel`].
+pub fn log_level(text: &str) -> Result<LogLevel, Expected> {
+    one_of(&LogLevel::ALL, LogLevel::word, text)
+}
+
+/// # Errors
+/// None of the words of [`LogFormat`].
+pub fn log_format(text: &str) -> Result<LogFormat, Expected> {
+    one_of(&LogFormat::ALL, LogFormat::word, text)
+}
+
+/// # Errors
+/// None of the words of [`ProcessLabel`].
+pub fn label(text: &str) -> Result<ProcessLabel, Expected> {
+    one_of(&ProcessLabel::ALL, ProcessLabel::word, text)
+}
+
+/// Labels with commas between them.
+///
+/// # Errors
+/// An unknown one, or one that is there twice.
+pub fn labels(text: &str) -> Result<Vec<ProcessLabel>, Expected> {
+    let mut labels = Vec::new();
+    for word in text.split(',') {
+        let label = label(word).map_err(|_| {
+            let all = ProcessLabel::ALL.map(ProcessLabel::word).join(", ");
+            Expected(format!("labels with commas between them, each one of {all}"))
+        })?;
+        if labels.contains(&label) {
+            return Err(Expected("each label once".to_owned()));
+        }
+        labels.push(label);
+    }
+    Ok(labels)
+}
+
+/// # Errors
+/// A path that depends on where mrscope was started.
+pub fn absolute_path(text: &str) -> Result<PathBuf, Expected> {
+    if text.starts_with('/') {
+        Ok(PathBuf::from(text))
+    } else {
+        Err(Expected("an absolute path".to_owned()))
+    }
+}
+
+/// A duration as Prometheus writes it: `60s`, `1m30s`, `500ms`.
+///
+/// # Errors
+/// A number without its unit, units out of order, or more than fits.
+pub fn duration(text: &str) -> Result<Duration, Expected> {
+    duration_ms(text).map(Duration::from_millis).ok_or_else(|| {
+        Expected("a duration such as 60s, 1m30s or 500ms, with units y, w, d, h, m, s, ms".into())
+    })
+}
+
+fn duration_ms(text: &str) -> Option<u64> {
+    let mut total = 0_u64;
+    let mut rest = text;
+    let mut units = UNITS_MS.iter();
+    while !rest.is_empty() || text.is_empty() {
+        let (number, more) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+        let end = more.find(|c: char| c.is_ascii_digit()).unwrap_or(more.len());
+        let (unit, more) = more.split_at(end);
+        // What was passed over can't come any more: units go down, each once.
+        let (_, ms) = units.find(|(word, _)| *word == unit)?;
+        total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(*ms)?)?;
+        rest = more;
+    }
+    Some(total)
+}
+
+/// # Errors
+/// Not a whole number, or outside of the range.
+pub fn whole(text: &str, range: &RangeInclusive<u64>) -> Result<u64, Expected> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| Expected(range_words(range)))
+}
+
+/// The range in words.
+#[must_use]
+pub fn range_words(range: &RangeInclusive<u64>) -> String {
+    if *range.end() == u64::MAX {
+        format!("a whole number from {}", range.start())
+    } else {
+        format!("a whole number from {} to {}", range.start(), range.end())
+    }
+}
+
+fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str, text: &str) -> Result<T, Expected> {
+    all.iter().copied().find(|value| word(*value) == text).ok_or_else(|| {
+        let words: Vec<_> = all.iter().copied().map(word).collect();
+        Expected(format!("one of {}", words.join(", ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_written_as_prometheus_writes_it() {
+        for (text, ms) in [
+            ("60s", 60_000),
+            ("1m30s", 90_000),
+            ("500ms", 500),
+            ("0s", 0),
+            ("1h1ms", 3_600_001),
+            ("1y2w3d", (365 + 14 + 3) * 86_400_000),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in
+            ["", "60", "s", "1.5s", "-1s", "30s1m", "1s1s", "1 s", "1µs", "600000000y", "1m30"]
+        {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn labels_are_known_and_each_is_there_once() {
+        assert_eq!(labels("comm,slurm_job"), Ok(vec![ProcessLabel::Comm, ProcessLabel::SlurmJob]));
+        for text in ["", ",", "pid,", "pid, comm", "pid,pid", "Pid"] {
+            assert!(labels(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_whole_number_has_its_limits() {
+        assert_eq!(whole("4096", &(1..=4096)), Ok(4096));
+        assert_eq!(whole("4097", &(1..=4096)).unwrap_err().0, "a whole number from 1 to 4096");
+        assert_eq!(whole("-1", &(0..=u64::MAX)).unwrap_err().0, "a whole number from 0");
+    }
+}
