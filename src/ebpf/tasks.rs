@@ -64,10 +64,10 @@ impl TaskIterator {
     /// The kernel refuses the walk, or ends it halfway: nothing is known of any process.
     pub fn read(&mut self) -> Result<Tasks, EventsError> {
         let walk = Iter::new(&self.link).map_err(|error| match os_error(&error) {
-            Some(errno) if errno != Errno::PERM.raw_os_error() => {
-                failed(io::Error::from_raw_os_error(errno))
+            Some(errno) if errno == Errno::PERM.raw_os_error() => {
+                EventsError::Denied(one_line(&error))
             }
-            _ => EventsError::Denied(one_line(&error)),
+            _ => failed(io::Error::other(one_line(&error))),
         })?;
         let rows = read_rows(walk, &mut self.buffer).map_err(failed)?;
         Ok(Tasks { rows: processes(rows, self.page_bytes), exact: true, whole: self.whole })

@@ -1,8 +1,7 @@
 //! All processes and what their memory costs, by /proc alone: for hosts without BPF. Shows the
 //! figures of shared memory with everyone who shares it, because /proc does not tell who does.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -96,10 +95,19 @@ impl Folder {
     }
 
     fn file<'a>(&self, name: &str, buffer: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
+        const PIECE: usize = 4096;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        buffer.clear();
-        File::from(openat(self.0.as_fd(), name, flags, Mode::empty())?).read_to_end(buffer)?;
-        Ok(buffer)
+        let file = openat(self.0.as_fd(), name, flags, Mode::empty())?;
+        let mut filled = 0;
+        loop {
+            if filled == buffer.len() {
+                buffer.resize(buffer.len() + PIECE, 0);
+            }
+            match rustix::io::read(&file, &mut buffer[filled..])? {
+                0 => return Ok(&buffer[..filled]),
+                more => filled += more,
+            }
+        }
     }
 }
 
