@@ -74,7 +74,7 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn no_source_file_is_too_long() {
-    for (name, text) in files(&["src", "bpf", "tests", "scripts", "build.rs"]) {
+    for (name, text) in files(&["src", "bpf", "tests", "scripts", "dashboards", "build.rs"]) {
         let lines = text.lines().count();
         assert!(lines <= MAX_LINES, "{name} has {lines} lines, at most {MAX_LINES} are allowed");
     }
@@ -175,4 +175,25 @@ fn names_say_what_things_are() {
             assert!(!named, "{name} has a {vague}");
         }
     }
+}
+
+#[test]
+fn the_image_is_built_with_what_a_build_needs() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let (script, dockerfile) = (read("scripts/need.sh"), read("Dockerfile"));
+    let list = script.split("readonly build=(").nth(1).unwrap().split(')').next().unwrap();
+    let needed: Vec<&str> = list.split_whitespace().collect();
+    assert!(needed.len() > 1, "scripts/need.sh has no list of packages");
+    let install = dockerfile.split("--no-install-recommends").nth(1).unwrap();
+    let installed: Vec<&str> = install
+        .split("&&")
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .filter(|word| *word != "\\")
+        .collect();
+    assert_eq!(installed, needed, "Dockerfile and scripts/need.sh");
+    let version = read("Cargo.toml");
+    let version = version.split("rust-version = \"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(dockerfile.contains(&format!("FROM rust:{version}-bookworm ")), "Rust {version}");
 }
