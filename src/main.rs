@@ -50,9 +50,11 @@ fn run(config: Config) -> anyhow::Result<()> {
         .build()
         .context("no runtime")?;
     // The addresses first: when one is taken, nothing was attached in vain.
-    let mut listeners = Vec::new();
+    let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for address in &config.web.listen_addresses {
-        listeners.push(runtime.block_on(serve::listen(address))?);
+        let listener = runtime.block_on(serve::listen(address))?;
+        addresses.push(listener.local_addr().context("no address")?);
+        listeners.push(listener);
     }
     let ledger = LedgerOptions { max_processes: config.process.max, linger: config.process.linger };
     let host = Host::new(config.path.procfs, config.path.sysfs);
@@ -70,8 +72,7 @@ fn run(config: Config) -> anyhow::Result<()> {
     .context("no thread")?;
 
     let path = config.web.telemetry_path;
-    for listener in &listeners {
-        let address = listener.local_addr().context("no address")?;
+    for address in addresses {
         tracing::info!("serving http://{address}{path}");
     }
     let stop = async move {
