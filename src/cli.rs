@@ -256,10 +256,11 @@ fn lay<T: Clone>(flag: Option<&T>, over: &mut T) {
     }
 }
 
-/// clap's first line, with its tip, as one line.
+/// clap's first paragraph, with its tip, as one line.
 fn one_line(rendered: &str) -> String {
-    let mut lines = rendered.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let mut lines = rendered.lines().map(str::trim);
+    let first: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    let first = first.join(" ").trim_start_matches("error: ").to_owned();
     let tip = lines.find(|line| line.starts_with("tip:")).map(str::to_owned);
     let line = [Some(first), tip].into_iter().flatten().collect::<Vec<_>>().join("; ");
     // A value's own notation has said it; of all else the help does.
@@ -320,6 +321,12 @@ mod tests {
             (vec!["--process.linger", "60"], "'60'", "expected a duration such as 60s"),
             (vec!["--process.labels", "pid,pod"], "'pid,pod'", "each one of pid, comm"),
             (vec!["--log.level", "info", "metrics"], "'metrics'", "'--log.level <LEVEL>'"),
+            (
+                vec!["--log.level=info", "--process.max=1", "metrics"],
+                "'metrics'",
+                "--log.level <LEVEL> --process.max <N>",
+            ),
+            (vec!["--log.level", "a\nb"], "'a b'", "expected one of error"),
             (vec!["metrics", "--log.level", "info"], "'--log.level'", "mrscope --help"),
         ] {
             let line = usage(&arguments);

@@ -56,9 +56,11 @@ fn run(config: Config) -> anyhow::Result<()> {
         .build()
         .context("no runtime")?;
     // The addresses first: when one is taken, nothing was attached in vain.
-    let mut listeners = Vec::new();
+    let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for address in &config.web.listen_addresses {
-        listeners.push(runtime.block_on(serve::listen(address))?);
+        let listener = runtime.block_on(serve::listen(address))?;
+        addresses.push(listener.local_addr().context("no address")?);
+        listeners.push(listener);
     }
     let options = engine_options(&config);
     let host = Host::new(&config.path.procfs, &config.path.sysfs);
@@ -86,8 +88,7 @@ fn run(config: Config) -> anyhow::Result<()> {
     give_up_capabilities().context("can't give up capabilities")?;
 
     let path = config.web.telemetry_path;
-    for listener in &listeners {
-        let address = listener.local_addr().context("no address")?;
+    for address in addresses {
         tracing::info!("serving http://{address}{path}");
     }
     let stop = async move {

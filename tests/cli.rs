@@ -257,7 +257,7 @@ fn metrics_prints_the_committed_list() {
 }
 
 #[test]
-fn a_collector_can_be_switched_off_and_on() {
+fn a_switch_of_a_collector_is_taken() {
     let served = Served::start(&["--no-collector.mr", "--collector.mr"]);
     assert!(served.get("/metrics").0.starts_with("http/1.1 200"));
     let served = Served::start(&["--no-collector.mr"]);

@@ -169,6 +169,17 @@ fn a_wrong_part_of_a_list_is_named_with_its_place_and_line() {
 }
 
 #[test]
+fn no_notation_takes_the_empty_text() {
+    fn refuses<T>(notation: notation::Notation<T>) -> bool {
+        notation("").is_err_and(|expected| !expected.0.is_empty())
+    }
+    assert!(refuses(notation::attach) && refuses(notation::log_level));
+    assert!(refuses(notation::log_format) && refuses(notation::label));
+    assert!(refuses(notation::absolute_path) && refuses(notation::duration));
+    assert!(refuses(listen_address) && refuses(telemetry_path));
+}
+
+#[test]
 fn what_is_no_section_is_told_what_one_holds() {
     for (text, line) in [
         (

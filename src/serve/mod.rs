@@ -33,9 +33,7 @@ const GZIP_FROM_BYTES: u64 = 256;
 
 /// The address could not be had.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "can't listen on {address}, expected a free address of this machine for --web.listen-address"
-)]
+#[error("can't listen on {address}, expected a free address of this machine")]
 pub struct ListenError {
     pub address: String,
     source: io::Error,
