@@ -13,7 +13,7 @@ use super::process::{NS_PER_TICK, Processes, dead, vanished};
 use super::{Host, HostError};
 use crate::model::{Memory, ProcessKey, Task, Tasks};
 
-/// One walk over all processes.
+/// One walk over all processes. Pids are those of this /proc.
 ///
 /// Who vanishes meanwhile is left out; so is who can't be read, and then the walk is not whole.
 ///
