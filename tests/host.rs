@@ -44,6 +44,68 @@ fn every_path_answers_as_it_should() {
 }
 
 #[test]
+fn collect_asks_for_the_figures_of_some_collectors() {
+    let served = Served::start(&["--no-collector.devices"]);
+    let (_, page) = served.get("/metrics?collect[]=exporter");
+    assert!(page.contains("mrscope_build_info{") && !page.contains("mrscope_memory_"), "{page}");
+    let (_, page) = served.get("/metrics?collect%5B%5D=exporter&collect[]=process&other=1");
+    assert!(page.contains("mrscope_build_info{") && page.contains("mrscope_memory_"), "{page}");
+    for (asked, said) in [
+        ("mrs", "unknown collector \"mrs\", expected one of mr, process, exporter"),
+        ("devices", "the collector devices is switched off"),
+    ] {
+        let (head, body) = served.get(&format!("/metrics?collect[]={asked}"));
+        assert!(head.starts_with("http/1.1 400"), "{head}");
+        assert!(body.starts_with(said), "{body}");
+    }
+}
+
+/// Capabilities in force of each thread, by its name.
+fn capabilities(pid: u32) -> Vec<(String, u64)> {
+    std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .flatten()
+        .map(|thread| {
+            let status = std::fs::read_to_string(thread.path().join("status")).unwrap();
+            let value =
+                |key| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
+            (value("Name:").to_owned(), u64::from_str_radix(value("CapEff:"), 16).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn threads_that_serve_may_do_nothing() {
+    let served = Served::start(&[]);
+    served.get("/metrics");
+    let threads = capabilities(served.pid());
+    let named = |name: &str| threads.iter().filter(|(thread, _)| thread.starts_with(name)).count();
+    assert!(named("tokio") > 0 && named("mrscope") > 0 && named("processes") > 0, "{threads:?}");
+    for (thread, capabilities) in &threads {
+        let serves = thread.starts_with("tokio") || thread == "mrscope";
+        assert_eq!(serves, *capabilities == 0, "{threads:?}");
+    }
+}
+
+/// BPF maps that a process holds, by its open files.
+fn maps(pid: u32) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    links.filter(|link| link.to_string_lossy().contains("bpf-map")).count()
+}
+
+#[test]
+fn with_mr_switched_off_nothing_of_it_is_in_the_kernel() {
+    let with = Served::start(&[]);
+    assert!(with.get("/metrics").1.contains("program=\"umem_get\""));
+    let without = Served::start(&["--no-collector.mr"]);
+    let (_, page) = without.get("/metrics");
+    assert!(page.contains("mrscope_collector_state{collector=\"mr\",state=\"off\"} 1\n"), "{page}");
+    assert!(!page.contains("mrscope_mr_") && !page.contains("program=\"umem_get\""), "{page}");
+    assert_eq!(maps(without.pid()), 0);
+}
+
+#[test]
 fn gzip_comes_when_asked_and_is_the_same_page() {
     let served = Served::start(&[]);
     let (head, plain) = served.get("/metrics");

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::ebpf::{EventsError, KernelEvents};
-use crate::host::Host;
+use crate::host::{Host, Presence, Processes};
 use crate::ledger::{Ledger, LedgerOptions, Reading};
 use crate::metrics::{Page, text};
 use crate::model::{COLLECTORS, HookState, Process, ProcessKey, ProcessLabel, RdmaDevice, Tasks};
@@ -63,6 +63,7 @@ impl Default for EngineOptions {
 
 /// The thread's own things.
 pub struct Engine {
+    host: Host,
     events: EventsSource,
     tasks: TasksSource,
     devices: DevicesSource,
@@ -116,7 +117,8 @@ impl Engine {
             tasks: sources::tasks(host.clone(), open_tasks)?,
             devices: sources::devices(host.clone())?,
             ledger: Ledger::new(ledger),
-            labels: Labeller::new(host, labels),
+            labels: Labeller::new(host.clone(), labels),
+            host,
             collectors: all(),
             off,
             journal: Journal::default(),
@@ -240,15 +242,18 @@ impl Engine {
         }
     }
 
+    /// Those that are not on the list, and of which /proc says the same: some kernels keep
+    /// processes of others from iterators.
     fn missing_on(&self, tasks: &Tasks) -> HashSet<ProcessKey> {
-        let living = self.ledger.living().copied();
-        if tasks.exact {
-            let present: HashSet<_> = tasks.rows.iter().map(|task| task.key).collect();
-            living.filter(|key| !present.contains(key)).collect()
-        } else {
-            let present: HashSet<_> = tasks.rows.iter().map(|task| task.key.tick()).collect();
-            living.filter(|key| !present.contains(&key.tick())).collect()
-        }
+        let exact: HashSet<_> = tasks.rows.iter().map(|task| task.key).collect();
+        let by_tick: HashSet<_> =
+            if tasks.exact { HashSet::new() } else { exact.iter().map(ProcessKey::tick).collect() };
+        let listed = |key: &ProcessKey| exact.contains(key) || by_tick.contains(&key.tick());
+        let processes = Processes::of(&self.host);
+        let gone = |key: &ProcessKey| {
+            !listed(key) && processes.presence(key.tgid, key.start_ns) == Presence::Gone
+        };
+        self.ledger.living().copied().filter(gone).collect()
     }
 
     fn page(&mut self, seen: &Seen, choice: &Choice) -> Page {

@@ -20,6 +20,13 @@ pub enum Rung {
     Absent(Trouble),
 }
 
+impl Rung {
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent(_))
+    }
+}
+
 /// One hook with its rung.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedHook {

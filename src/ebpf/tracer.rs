@@ -22,7 +22,7 @@ use super::hook;
 use super::kprobe::KprobeEvents;
 use super::load::load;
 use super::maps::SharedMaps;
-use super::plan::{AttachPlan, PlannedStem, Rung, restate};
+use super::plan::{AttachPlan, PlannedHook, PlannedStem, Rung, restate};
 use super::records;
 
 /// A call whose end was never seen is given up when its thread is gone; younger ones are not asked.
@@ -74,7 +74,13 @@ impl Tracer {
             abandoned_calls: 0,
         };
         let mut failure = None;
-        for planned in AttachPlan::choose(&facts, options).stems {
+        let stems = AttachPlan::choose(&facts, options).stems;
+        if stems.iter().flat_map(|stem| &stem.hooks).all(|hook| hook.rung.is_absent()) {
+            // Maps that nothing can fill would cost the host their memory.
+            tracer.hooks = stems.iter().flat_map(|stem| &stem.hooks).filter_map(absent).collect();
+            return Ok(tracer);
+        }
+        for planned in stems {
             if let Err(error) = tracer.start_stem(&planned, &facts, options) {
                 failure = Some(error);
             }
@@ -273,6 +279,9 @@ impl Drop for Tracer {
 
 impl KernelEvents for Tracer {
     fn snapshot(&mut self, present: &[String]) -> Result<Snapshot, EventsError> {
+        if self.objects.is_empty() {
+            return Ok(Snapshot::default());
+        }
         self.follow_modules()?;
         let sampled = self.sampled_names(present)?;
         let devices = self.maps.rows("devices")?;
@@ -324,6 +333,14 @@ impl KernelEvents for Tracer {
 
     fn hooks(&self) -> Vec<HookState> {
         self.hooks.clone()
+    }
+}
+
+/// The state of a hook that no rung can be had for.
+fn absent(planned: &PlannedHook) -> Option<HookState> {
+    match &planned.rung {
+        Rung::Absent(trouble) => Some(not_attached(planned.hook, trouble.clone())),
+        _ => None,
     }
 }
 
