@@ -7,7 +7,7 @@ use libbpf_rs::{MapInfo, Object};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::host::{Host, Modules, Processes};
+use crate::host::{self, Host, Modules, Processes};
 use crate::model::{
     AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, ProcessKey, Snapshot, Trouble, text,
 };
@@ -76,6 +76,10 @@ impl Tracer {
         let mut failure = None;
         let stems = AttachPlan::choose(&facts, options).stems;
         if stems.iter().flat_map(|stem| &stem.hooks).all(|hook| hook.rung.is_absent()) {
+            if !host::may_trace() {
+                // What is there can't even be looked for.
+                return Err(EventsError::Denied("no right to load programs".to_owned()));
+            }
             // Maps that nothing can fill would cost the host their memory.
             tracer.hooks = stems.iter().flat_map(|stem| &stem.hooks).filter_map(absent).collect();
             return Ok(tracer);

@@ -1,6 +1,15 @@
 //! What the calling thread may do. Capabilities belong to threads, not to the process.
 
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+/// Whether the calling thread may load tracing programs, as far as its capabilities tell.
+#[must_use]
+pub fn may_trace() -> bool {
+    let needed = CapabilitySet::BPF | CapabilitySet::PERFMON;
+    capabilities(None).is_ok_and(|held| {
+        held.effective.contains(needed) || held.effective.contains(CapabilitySet::SYS_ADMIN)
+    })
+}
 
 /// Gives up every capability of the calling thread, for good.
 ///
@@ -29,6 +38,7 @@ mod tests {
         let before = effective();
         let inside = std::thread::spawn(move || {
             give_up_capabilities().unwrap();
+            assert!(!may_trace());
             effective()
         });
         assert_eq!(inside.join().unwrap(), 0);

@@ -15,7 +15,7 @@ mod whole;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use caps::give_up_capabilities;
+pub use caps::{give_up_capabilities, may_trace};
 pub use cgroup::{CgroupPaths, Owner, cgroup_of};
 pub use infiniband::devices;
 pub use kallsyms::{Home, Symbols};
