@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::host::OwnFigures;
 use crate::metrics::{Page, PageError, exporter};
 
 use super::{CollectError, Collector, OFF, STATES, Scene};
@@ -20,6 +21,9 @@ impl Collector for Exporter {
             let watched = f64::from(hook.attach.watches());
             page.number(&exporter::PROGRAM_ATTACHED, &labels, watched)?;
         }
+        if let Some(figures) = scene.own {
+            own(figures, page)?;
+        }
         // The collector `mr` says why there are no events.
         let Ok(snapshot) = scene.events else {
             return Ok(());
@@ -35,6 +39,24 @@ impl Collector for Exporter {
         }
         Ok(())
     }
+}
+
+fn own(figures: &OwnFigures, page: &mut Page) -> Result<(), PageError> {
+    let count = |value: Option<u64>| value.map(|value| value as f64);
+    for (metric, value) in [
+        (&exporter::OWN_CPU_SECONDS, Some(figures.cpu_seconds)),
+        (&exporter::OWN_RESIDENT_BYTES, count(Some(figures.resident_bytes))),
+        (&exporter::OWN_VIRTUAL_BYTES, count(Some(figures.virtual_bytes))),
+        (&exporter::OWN_THREADS, count(Some(figures.threads))),
+        (&exporter::OWN_START_SECONDS, figures.start_seconds),
+        (&exporter::OWN_OPEN_FILES, count(figures.open_files)),
+        (&exporter::OWN_MAX_FILES, count(figures.max_files)),
+    ] {
+        if let Some(value) = value {
+            page.number(metric, &[], value)?;
+        }
+    }
+    Ok(())
 }
 
 /// How a collector's turn went.

@@ -13,7 +13,7 @@ mod source;
 mod sources;
 
 use crate::ebpf::EventsError;
-use crate::host::HostError;
+use crate::host::{HostError, OwnFigures};
 use crate::ledger::View;
 use crate::metrics::{Page, PageError};
 use crate::model::{HookState, Labels, RdmaDevice, Snapshot};
@@ -34,6 +34,8 @@ pub struct Scene<'a> {
     pub view: &'a View,
     /// Labels of all processes without a series.
     pub others: &'a Labels,
+    /// What mrscope itself costs; None where the host does not tell.
+    pub own: Option<&'a OwnFigures>,
 }
 
 /// One part of the page.

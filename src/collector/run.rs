@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::ebpf::{EventsError, KernelEvents};
-use crate::host::{Host, Presence, Processes};
+use crate::host::{Host, Presence, Processes, own_figures};
 use crate::ledger::{Ledger, LedgerOptions, Reading};
 use crate::metrics::{Page, text};
 use crate::model::{COLLECTORS, HookState, Process, ProcessKey, ProcessLabel, RdmaDevice, Tasks};
@@ -269,6 +269,7 @@ impl Engine {
             .collect();
         let view = self.ledger.view();
         let others = self.labels.of_others();
+        let own = own_figures(&self.host).ok();
         let scene = Scene {
             events: events.and_then(|events| events.snapshot.as_ref()),
             hooks: &hooks,
@@ -277,6 +278,7 @@ impl Engine {
             present: &seen.present,
             view: &view,
             others: &others,
+            own: own.as_ref(),
         };
         let mut page = Page::new(self.labels.names());
         let mut reports = Vec::with_capacity(self.collectors.len());

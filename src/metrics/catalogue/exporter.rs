@@ -53,6 +53,35 @@ pub static MAP_MEMORY: Metric = metric(
 pub static BUILD_INFO: Metric =
     metric("mrscope_build_info", Kind::Gauge, &["version"], "Always 1; the version that runs.");
 
+/// What every exporter shows of itself, under the names that they all use.
+macro_rules! own {
+    ($constant:ident, $name:literal, $kind:ident, $help:literal) => {
+        pub static $constant: Metric = metric($name, Kind::$kind, &[], $help);
+    };
+}
+own!(
+    OWN_CPU_SECONDS,
+    "process_cpu_seconds_total",
+    Counter,
+    "CPU time of mrscope itself; what its programs take inside other processes' calls is theirs."
+);
+own!(
+    OWN_RESIDENT_BYTES,
+    "process_resident_memory_bytes",
+    Gauge,
+    "Resident memory of mrscope itself."
+);
+own!(OWN_VIRTUAL_BYTES, "process_virtual_memory_bytes", Gauge, "Address space of mrscope itself.");
+own!(OWN_THREADS, "process_threads", Gauge, "Threads of mrscope itself.");
+own!(
+    OWN_START_SECONDS,
+    "process_start_time_seconds",
+    Gauge,
+    "When mrscope itself started, in seconds since the epoch: all its counters began then."
+);
+own!(OWN_OPEN_FILES, "process_open_fds", Gauge, "Files that mrscope itself has open.");
+own!(OWN_MAX_FILES, "process_max_fds", Gauge, "Files that mrscope itself may have open.");
+
 pub static TABLE: &[&Metric] = &[
     &COLLECTOR_SUCCESS,
     &COLLECTOR_SECONDS,
@@ -63,4 +92,11 @@ pub static TABLE: &[&Metric] = &[
     &MAP_MAX_ENTRIES,
     &MAP_MEMORY,
     &BUILD_INFO,
+    &OWN_CPU_SECONDS,
+    &OWN_RESIDENT_BYTES,
+    &OWN_VIRTUAL_BYTES,
+    &OWN_THREADS,
+    &OWN_START_SECONDS,
+    &OWN_OPEN_FILES,
+    &OWN_MAX_FILES,
 ];
