@@ -1,14 +1,20 @@
 //! Collector `devices`: the RDMA devices that there are.
 
+use std::time::Duration;
+
 use crate::metrics::{Page, devices};
 
-use super::{CollectError, Collector, Scene};
+use super::{CollectError, Collector, Scene, SourceTimes};
 
 pub struct Devices;
 
 impl Collector for Devices {
     fn name(&self) -> &'static str {
         "devices"
+    }
+
+    fn reading(&self, took: &SourceTimes) -> Duration {
+        took.devices
     }
 
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {

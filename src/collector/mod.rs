@@ -12,6 +12,8 @@ mod run;
 mod source;
 mod sources;
 
+use std::time::Duration;
+
 use crate::ebpf::EventsError;
 use crate::host::{HostError, OwnFigures};
 use crate::ledger::View;
@@ -36,6 +38,15 @@ pub struct Scene<'a> {
     pub others: &'a Labels,
     /// What mrscope itself costs; None where the host does not tell.
     pub own: Option<&'a OwnFigures>,
+    pub took: SourceTimes,
+}
+
+/// What the readings of the sources took.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SourceTimes {
+    pub events: Duration,
+    pub tasks: Duration,
+    pub devices: Duration,
 }
 
 /// One part of the page.
@@ -48,6 +59,11 @@ pub trait Collector: Send {
     /// # Errors
     /// Why some or all are missing; what was written stays.
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError>;
+
+    /// What the reading behind its samples took; nothing where it has no source of its own.
+    fn reading(&self, _: &SourceTimes) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Why a collector has nothing, or not all, to show; each says what helps.

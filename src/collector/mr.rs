@@ -1,6 +1,7 @@
 //! Collector `mr`: registrations of memory, by device and by process.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::ebpf::SLOT_FIRST_LOG2;
 use crate::metrics::{Page, PageError, mr};
@@ -10,7 +11,7 @@ use crate::model::{
 };
 
 use super::journal::remedy_of_full;
-use super::{CollectError, Collector, Scene};
+use super::{CollectError, Collector, Scene, SourceTimes};
 
 const NS: f64 = 1e-9;
 
@@ -19,6 +20,10 @@ pub struct Mr;
 impl Collector for Mr {
     fn name(&self) -> &'static str {
         "mr"
+    }
+
+    fn reading(&self, took: &SourceTimes) -> Duration {
+        took.events
     }
 
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {

@@ -1,15 +1,21 @@
 //! Collector `process`: what the memory of each process costs the host.
 
+use std::time::Duration;
+
 use crate::metrics::{Page, PageError, process};
 use crate::model::{Labels, Memory};
 
-use super::{CollectError, Collector, Scene};
+use super::{CollectError, Collector, Scene, SourceTimes};
 
 pub struct Process;
 
 impl Collector for Process {
     fn name(&self) -> &'static str {
         "process"
+    }
+
+    fn reading(&self, took: &SourceTimes) -> Duration {
+        took.tasks
     }
 
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {

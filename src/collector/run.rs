@@ -26,7 +26,7 @@ use super::source::Published;
 use super::sources::{
     self, DevicesSource, Events, EventsAsk, EventsSource, ListsTasks, ProcessList, TasksSource,
 };
-use super::{CollectError, Collector, Scene, all};
+use super::{CollectError, Collector, Scene, SourceTimes, all};
 
 /// How often the ledger advances when nobody asks for a page.
 const TICK: Duration = Duration::from_secs(5);
@@ -279,6 +279,11 @@ impl Engine {
             view: &view,
             others: &others,
             own: own.as_ref(),
+            took: SourceTimes {
+                events: took(&seen.events),
+                tasks: took(&seen.tasks),
+                devices: took(&seen.devices),
+            },
         };
         let mut page = Page::new(self.labels.names());
         let mut reports = Vec::with_capacity(self.collectors.len());
@@ -288,7 +293,8 @@ impl Engine {
             }
             let begun = Instant::now();
             let outcome = collector.collect(&scene, &mut page);
-            reports.push(Report { collector: collector.name(), outcome, took: begun.elapsed() });
+            let took = begun.elapsed() + collector.reading(&scene.took);
+            reports.push(Report { collector: collector.name(), outcome, took });
         }
         if choice.has("exporter")
             && let Err(error) = write_reports(&reports, &self.off, &mut page)
@@ -308,6 +314,10 @@ fn names(devices: &DevicesSource) -> Vec<String> {
     let known = devices.latest(MAX_AGE).ok();
     let devices = known.as_ref().and_then(|published| published.value.as_ref().ok());
     devices.into_iter().flatten().map(|device| device.name.clone()).collect()
+}
+
+fn took<T>(latest: &Result<Arc<Published<T>>, CollectError>) -> Duration {
+    latest.as_ref().map(|published| published.took).unwrap_or_default()
 }
 
 fn answer<T>(latest: &Result<Arc<Published<T>>, CollectError>) -> Result<&T, &CollectError> {

@@ -12,7 +12,7 @@ pub static COLLECTOR_SECONDS: Metric = metric(
     "mrscope_scrape_collector_duration_seconds",
     Kind::Gauge,
     &["collector"],
-    "Time that a collector took for this page: a page that takes longer than its scrape interval is too dear.",
+    "Time that a collector took for this page, the reading of its source included; sources are read at the same time.",
 );
 pub static COLLECTOR_STATE: Metric = metric(
     "mrscope_collector_state",
