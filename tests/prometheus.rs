@@ -88,7 +88,7 @@ impl Drop for Prometheus {
 #[test]
 fn a_real_prometheus_takes_the_page_and_the_rules() {
     let served = Served::start(&[]);
-    let prometheus = Prometheus::start(&served.address().to_string());
+    let prometheus = Prometheus::start(served.address());
     prometheus.wait_for("up", |up| up.len() == 1 && up[0].1 == "1");
     // Every collector is in one state.
     prometheus.wait_for("sum by (collector) (mrscope_collector_state)", |states| {
