@@ -41,24 +41,26 @@ impl Journal {
         }
     }
 
-    /// A hook that lost its function, or got it; at the start only what is in trouble.
+    /// Hooks that lost their function, or got it, one line for each way; at the start only what
+    /// is in trouble.
     pub fn hooks(&mut self, hooks: &[HookState]) {
+        let mut changed: BTreeMap<&'static str, Vec<&'static str>> = BTreeMap::new();
         for HookState { hook, symbol, attach, trouble } in hooks {
             let now = (*attach, trouble.clone());
             let before = self.hooks.insert(hook, now.clone());
             if before.as_ref() == Some(&now) {
                 continue;
             }
-            let word = attach.label();
             match trouble {
                 Some(why @ (Trouble::Denied(_) | Trouble::Refused(_))) => {
                     tracing::warn!(program = hook, "{hook} ({symbol}) is not attached: {why}");
                 }
-                _ if before.is_some() => {
-                    tracing::info!(program = hook, "{hook} ({symbol}) is {word} now");
-                }
+                _ if before.is_some() => changed.entry(attach.label()).or_default().push(hook),
                 _ => {}
             }
+        }
+        for (attach, programs) in changed {
+            tracing::info!(attach, "programs that are {attach} now: {}", programs.join(", "));
         }
     }
 

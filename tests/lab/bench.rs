@@ -2,6 +2,7 @@
 //! each rung, and with a one-line bpftrace histogram of the pin alone. Prints; judges nothing.
 
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 use crate::cases::Mode;
 use crate::exporter::{Exporter, signal, wait_for};
@@ -96,9 +97,12 @@ fn bpftrace() -> Result<Child, String> {
     Ok(tracer)
 }
 
-/// Resident memory and map memory after a load of 100,000 registrations and 10,000 live MRs.
+/// The time of a start; resident memory and map memory after 100,000 registrations and with 10,000
+/// live MRs.
 fn memory() -> Result<(), String> {
+    let begun = Instant::now();
     let exporter = Exporter::start(&[])?;
+    println!("start to ready, all programs attached: {} ms", begun.elapsed().as_millis());
     let mut workload = Workload::start()?;
     workload.ask("churn threads=8 rounds=12500 size=8192")?;
     workload.ask("reg count=10000 size=4096")?;
