@@ -118,9 +118,10 @@ fn container_id(part: &str) -> Option<&str> {
 /// `podUID`, `kubepods-burstable-podUID.slice` (its dashes are underscores then).
 fn pod_uid(part: &str) -> Option<String> {
     let name = part.strip_suffix(".slice").unwrap_or(part);
-    let (_, uid) = name
-        .rsplit_once("pod")
-        .filter(|(before, _)| before.is_empty() || before.starts_with("kubepods-"))?;
+    let (before, uid) = name.rsplit_once("pod")?;
+    if !before.is_empty() && !before.contains("kubepods-") {
+        return None;
+    }
     let uid = uid.replace('_', "-");
     let digits = uid.bytes().filter(u8::is_ascii_hexdigit).count();
     let dashes = uid.bytes().filter(|b| *b == b'-').count();
@@ -170,6 +171,7 @@ mod tests {
         for path in [
             format!("/kubepods/besteffort/pod{UID}/{ID}"),
             format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice"),
+            format!("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{slice}.slice"),
         ] {
             assert_eq!(Owner::of(&path).pod_uid, UID, "{path}");
         }
