@@ -167,9 +167,11 @@ fn build_c_programs() -> Result<(), String> {
     let flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"];
     let workload = [
         "tests/lab/workload.c",
+        "tests/lab/workload_reply.c",
         "tests/lab/workload_mr.c",
         "tests/lab/workload_churn.c",
         "tests/lab/workload_os.c",
+        "tests/lab/workload_lives.c",
     ];
     let tail = ["-libverbs", "-lpthread", "-o", "target/lab/workload"];
     tool(&[&["gcc"], &flags[..], &workload[..], &tail[..]].concat())?;
