@@ -1,6 +1,6 @@
 //! What tells processes apart: the configured labels of a process, asked for once in its life.
 
-use crate::host::{CgroupPaths, Host, Owner, cgroup_of};
+use crate::host::{CgroupPaths, Host, Owner, Presence, Processes, cgroup_of};
 use crate::ledger::Newcomer;
 use crate::model::{Labels, ProcessLabel};
 
@@ -53,8 +53,16 @@ impl Labeller {
         let by_id = newcomer.cgroup_id.and_then(|id| self.cgroups.path(&self.host, id));
         match by_id {
             Some(path) if path != "/" => path.to_owned(),
-            _ => cgroup_of(&self.host, newcomer.key.tgid).unwrap_or_default(),
+            _ => self.cgroup_now(newcomer).unwrap_or_default(),
         }
+    }
+
+    /// By /proc, where that pid is still, or at all, this process's.
+    fn cgroup_now(&self, newcomer: &Newcomer<'_>) -> Option<String> {
+        let path = cgroup_of(&self.host, newcomer.key.tgid)?;
+        let processes = Processes::of(&self.host);
+        let presence = processes.presence(newcomer.key.tgid, newcomer.key.start_ns);
+        (presence == Presence::Runs).then_some(path)
     }
 
     /// The labels of all processes that have no series.
@@ -83,6 +91,35 @@ mod tests {
         assert_eq!(other.as_ref(), [String::new(), OTHER.to_owned()]);
         // A comm has 15 bytes at most.
         assert!(OTHER.len() > 15);
+    }
+
+    #[test]
+    fn a_pid_that_is_another_s_tells_no_cgroup() {
+        use std::fs;
+        use std::os::unix::fs::symlink;
+
+        let root = std::env::temp_dir().join(format!("mrscope-labels-{}", std::process::id()));
+        fs::create_dir_all(root.join("proc/self/ns")).unwrap();
+        fs::create_dir_all(root.join("proc/7")).unwrap();
+        fs::write(root.join("proc/7/cgroup"), "0::/a\n").unwrap();
+        let stat = "7 (x) S 1 7 7 0 -1 0 1 0 0 0 1 1 0 0 20 0 1 0 500 1000 10 \
+                    18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
+        fs::write(root.join("proc/7/stat"), stat).unwrap();
+        let cgroup = |start_ns| {
+            let key = ProcessKey { tgid: 7, start_ns };
+            let newcomer = Newcomer { key, comm: "x", cgroup_id: None };
+            Labeller::new(Host::at(&root), vec![ProcessLabel::Cgroup]).of(&newcomer)[0].clone()
+        };
+        let namespace = root.join("proc/self/ns/pid");
+        symlink("pid:[4026531836]", &namespace).unwrap();
+        assert_eq!(cgroup(5_000_000_000), "/a");
+        // Started at another time: another process.
+        assert_eq!(cgroup(6_000_000_000), "");
+        // Pids of another namespace than the kernel's.
+        fs::remove_file(&namespace).unwrap();
+        symlink("pid:[4026532000]", &namespace).unwrap();
+        assert_eq!(cgroup(5_000_000_000), "");
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

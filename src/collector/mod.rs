@@ -136,7 +136,7 @@ impl From<HostError> for CollectError {
 impl From<&EventsError> for CollectError {
     fn from(error: &EventsError) -> Self {
         match error {
-            EventsError::Denied(_) => Self::Denied(error.to_string()),
+            EventsError::Denied(_) | EventsError::LockedDown(_) => Self::Denied(error.to_string()),
             EventsError::Unsupported(_) => Self::Unsupported(error.to_string()),
             EventsError::Map { .. } => Self::Failed(error.to_string()),
         }

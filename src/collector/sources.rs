@@ -130,7 +130,9 @@ impl ListsTasks for LiveTasks {
 
 fn trouble(error: &EventsError) -> Trouble {
     match error {
-        EventsError::Denied(_) => Trouble::Denied(format!("{error}; /proc is read instead")),
+        EventsError::Denied(_) | EventsError::LockedDown(_) => {
+            Trouble::Denied(format!("{error}; /proc is read instead"))
+        }
         _ => Trouble::Refused(format!("{error}; /proc is read instead")),
     }
 }

@@ -1,6 +1,10 @@
 //! The seam between the kernel and everything behind it.
 
+use crate::host::{self, Host};
 use crate::model::{HookState, ProcessKey, Snapshot};
+
+/// The kernel's own types, below /sys.
+const BTF: &str = "kernel/btf/vmlinux";
 
 /// A source of snapshots: the kernel's maps, or a recording.
 pub trait KernelEvents {
@@ -38,9 +42,56 @@ pub enum EventsError {
     /// The kernel refuses BPF to this process.
     #[error("BPF is denied: {0}; expected CAP_BPF and CAP_PERFMON (or root)")]
     Denied(String),
+    /// The kernel refuses to whoever asks that a program reads its memory.
+    #[error(
+        "lockdown is confidentiality, so that no program may read the kernel's memory ({0}); boot \
+         with lockdown=integrity or none"
+    )]
+    LockedDown(String),
     /// The kernel can't do what every program needs.
     #[error("this kernel can't load the BPF objects: {0}")]
     Unsupported(String),
     #[error("map {map}: {source}")]
     Map { map: &'static str, source: std::io::Error },
+}
+
+impl EventsError {
+    /// With the reason for a refused load, where it is the host's: the kernel's own words are then
+    /// "Invalid argument" or "No such process".
+    #[must_use]
+    pub fn explained(self, host: &Host) -> Self {
+        match self {
+            Self::Unsupported(why) if host::confidential(host) => Self::LockedDown(why),
+            Self::Unsupported(why) if !host.sys(BTF).exists() => {
+                Self::Unsupported(format!("{why}; it has no {}", host.sys(BTF).display()))
+            }
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_load_is_explained_by_the_host() {
+        let root = std::env::temp_dir().join(format!("mrscope-events-{}", std::process::id()));
+        let said = || EventsError::Unsupported("EINVAL".into()).explained(&Host::at(&root));
+        fs::create_dir_all(root.join("sys/kernel/security")).unwrap();
+        assert!(said().to_string().contains("EINVAL; it has no"), "{}", said());
+
+        fs::create_dir_all(root.join("sys/kernel/btf")).unwrap();
+        fs::write(root.join("sys/kernel/btf/vmlinux"), "").unwrap();
+        let lockdown = root.join("sys/kernel/security/lockdown");
+        fs::write(&lockdown, "none [integrity] confidentiality\n").unwrap();
+        assert!(matches!(said(), EventsError::Unsupported(why) if why == "EINVAL"));
+        fs::write(&lockdown, "none integrity [confidentiality]\n").unwrap();
+        assert!(matches!(said(), EventsError::LockedDown(_)));
+        let denied = EventsError::Denied("EPERM".into()).explained(&Host::at(&root));
+        assert!(matches!(denied, EventsError::Denied(_)));
+        fs::remove_dir_all(&root).unwrap();
+    }
 }

@@ -16,8 +16,6 @@ use super::records::{self, from_bytes};
 use super::tracer::{load_error, quiet_libbpf};
 
 const OBJECT: &[u8] = object!("tasks");
-/// The kernel's own types, below /sys.
-const BTF: &str = "kernel/btf/vmlinux";
 const SYMBOL: &str = "iter/task";
 const ROW_BYTES: usize = size_of::<records::task>();
 const RLIM_INFINITY: u64 = u64::MAX;
@@ -44,13 +42,7 @@ impl TaskIterator {
             .name("tasks")
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(|error| load_error(&error))?;
-        let object = open.load().map_err(|error| match load_error(&error) {
-            // libbpf then says "No such process".
-            EventsError::Unsupported(why) if !host.sys(BTF).exists() => {
-                EventsError::Unsupported(format!("{why}; it has no {}", host.sys(BTF).display()))
-            }
-            other => other,
-        })?;
+        let object = open.load().map_err(|error| load_error(&error).explained(host))?;
         let program = object.progs_mut().next().ok_or_else(|| {
             EventsError::Unsupported("the object tasks has no program".to_owned())
         })?;

@@ -111,8 +111,11 @@ impl Tracer {
             Ok(false) => "a trampoline can't be attached".to_owned(),
             Err(error) if has_trampolines => error.to_string(),
             Err(error) => {
+                let error = error.explained(&self.host);
                 let trouble = match &error {
-                    EventsError::Denied(_) => Trouble::Denied(error.to_string()),
+                    EventsError::Denied(_) | EventsError::LockedDown(_) => {
+                        Trouble::Denied(error.to_string())
+                    }
                     _ => Trouble::Refused(error.to_string()),
                 };
                 let states = planned.hooks.iter().map(|p| not_attached(p.hook, trouble.clone()));

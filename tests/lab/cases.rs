@@ -1,15 +1,24 @@
 //! The cases, and how they are run in the guest.
 
 mod churn;
+mod degraded;
 mod exact;
 mod failure;
+mod groups;
 mod holders;
+mod identity;
 mod lifecycle;
+mod lives;
+mod lockdown;
+mod memory;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::time::Instant;
 
+use crate::boot::Boot;
 use crate::exporter::Exporter;
+use crate::page::Page;
 
 pub type Outcome = Result<(), String>;
 
@@ -99,6 +108,24 @@ const SHARED: &[Case] = &[
         holders::processes_beyond_the_limit_are_counted_together,
     ),
     (
+        "two_processes_of_one_name_are_two_series",
+        identity::two_processes_of_one_name_are_two_series,
+    ),
+    (
+        "a_reused_pid_counts_on_under_its_name_and_from_zero_under_another",
+        identity::a_reused_pid_counts_on_under_its_name_and_from_zero_under_another,
+    ),
+    ("a_name_of_any_bytes_is_a_label", identity::a_name_of_any_bytes_is_a_label),
+    (
+        "a_dead_leader_s_process_is_on_the_page_while_a_thread_lives",
+        identity::a_dead_leader_s_process_is_on_the_page_while_a_thread_lives,
+    ),
+    (
+        "a_process_of_another_pid_namespace_has_the_host_s_pid",
+        identity::a_process_of_another_pid_namespace_has_the_host_s_pid,
+    ),
+    ("memory_of_a_process_is_what_proc_says", memory::memory_of_a_process_is_what_proc_says),
+    (
         "the_page_of_a_loaded_guest_satisfies_promtool",
         lifecycle::the_page_of_a_loaded_guest_satisfies_promtool,
     ),
@@ -133,6 +160,84 @@ const OWN: &[OwnCase] = &[
     ),
 ];
 
+type OnceCase = (&'static str, fn() -> Outcome);
+
+/// Run once for each kernel, without any other mrscope: how functions are watched is not their
+/// concern.
+const ONCE: &[OnceCase] = &[
+    (
+        "a_process_that_failed_and_ended_is_on_the_next_page_of_two_scrapers",
+        lives::a_process_that_failed_and_ended_is_on_the_next_page_of_two_scrapers,
+    ),
+    (
+        "a_churner_that_holds_nothing_is_on_the_page_and_never_counts_anew",
+        lives::a_churner_that_holds_nothing_is_on_the_page_and_never_counts_anew,
+    ),
+    (
+        "two_thousand_short_lives_add_up_in_a_bounded_number_of_series",
+        lives::two_thousand_short_lives_add_up_in_a_bounded_number_of_series,
+    ),
+    (
+        "lives_that_nobody_scrapes_fill_no_map_and_are_all_counted",
+        lives::lives_that_nobody_scrapes_fill_no_map_and_are_all_counted,
+    ),
+    (
+        "lives_that_find_the_map_full_are_counted_for_the_host_and_said_to_be_lost",
+        lives::lives_that_find_the_map_full_are_counted_for_the_host_and_said_to_be_lost,
+    ),
+    (
+        "in_another_pid_namespace_mrscope_says_that_it_sees_a_part",
+        identity::in_another_pid_namespace_mrscope_says_that_it_sees_a_part,
+    ),
+    (
+        "what_is_shown_and_what_others_hold_is_all_that_proc_has",
+        memory::what_is_shown_and_what_others_hold_is_all_that_proc_has,
+    ),
+    (
+        "members_of_a_cgroup_are_one_series_that_keeps_the_dead_s_events",
+        groups::members_of_a_cgroup_are_one_series_that_keeps_the_dead_s_events,
+    ),
+    (
+        "a_full_map_of_pins_is_said_counted_and_recovered_from",
+        degraded::a_full_map_of_pins_is_said_counted_and_recovered_from,
+    ),
+    (
+        "without_rdma_modules_the_processes_are_still_shown",
+        degraded::without_rdma_modules_the_processes_are_still_shown,
+    ),
+    (
+        "without_btf_proc_is_read_and_mr_says_why",
+        degraded::without_btf_proc_is_read_and_mr_says_why,
+    ),
+    (
+        "without_root_proc_is_read_and_mr_is_denied",
+        degraded::without_root_proc_is_read_and_mr_is_denied,
+    ),
+    (
+        "with_tracefs_read_only_it_says_what_it_does",
+        degraded::with_tracefs_read_only_it_says_what_it_does,
+    ),
+];
+
+type BootCase = (Boot, &'static str, fn() -> Outcome);
+
+/// Run in guests of their own, on [`LOCKED_KERNEL`] only.
+const LOCKED: &[BootCase] = &[
+    (
+        Boot::Integrity,
+        "under_lockdown_integrity_it_does_what_it_can",
+        lockdown::under_lockdown_integrity_it_does_what_it_can,
+    ),
+    (
+        Boot::Confidentiality,
+        "under_lockdown_confidentiality_it_says_what_is_denied",
+        lockdown::under_lockdown_confidentiality_it_says_what_is_denied,
+    ),
+];
+
+/// One kernel is enough: lockdown refuses the same on all.
+const LOCKED_KERNEL: &str = "6.1";
+
 /// Cases about what happens at the same time: run in a guest whose CPUs do too.
 const PARALLEL: &[&str] = &[
     "kill_9_of_a_holder_leaves_zero",
@@ -142,19 +247,36 @@ const PARALLEL: &[&str] = &[
 ];
 
 /// Whether a case is run in that kind of guest and has `filter` in its name.
-fn wanted(name: &str, parallel: bool, filter: Option<&str>) -> bool {
-    PARALLEL.contains(&name) == parallel && filter.is_none_or(|filter| name.contains(filter))
+fn wanted(name: &str, boot: Boot, filter: Option<&str>) -> bool {
+    let home = if PARALLEL.contains(&name) { Boot::Parallel } else { Boot::Usual };
+    home == boot && filter.is_none_or(|filter| name.contains(filter))
+}
+
+/// Cases of guests of their own.
+fn locked(
+    kernel: &str,
+    boot: Boot,
+    filter: Option<&str>,
+) -> impl Iterator<Item = &'static BootCase> {
+    LOCKED.iter().filter(move |(home, name, _)| {
+        kernel == LOCKED_KERNEL
+            && *home == boot
+            && filter.is_none_or(|filter| name.contains(filter))
+    })
 }
 
 /// Whether any case is.
-pub fn any(parallel: bool, filter: Option<&str>) -> bool {
-    let mut names = SHARED.iter().map(|(name, _)| name).chain(OWN.iter().map(|(name, _)| name));
-    names.any(|name| wanted(name, parallel, filter))
+pub fn any(kernel: &str, boot: Boot, filter: Option<&str>) -> bool {
+    let shared = SHARED.iter().map(|(name, _)| name);
+    let own = OWN.iter().map(|(name, _)| name);
+    let once = ONCE.iter().map(|(name, _)| name);
+    shared.chain(own).chain(once).any(|name| wanted(name, boot, filter))
+        || locked(kernel, boot, filter).next().is_some()
 }
 
 /// Runs the cases of that kind of guest whose name has `filter` in it.
-pub fn run(kernel: &str, parallel: bool, filter: Option<&str>) -> ExitCode {
-    let wanted = |name: &str| wanted(name, parallel, filter);
+pub fn run(kernel: &str, boot: Boot, filter: Option<&str>) -> ExitCode {
+    let wanted = |name: &str| wanted(name, boot, filter);
     let mut tally = Tally::default();
     for mode in modes(kernel) {
         let shared: Vec<_> = SHARED.iter().filter(|(name, _)| wanted(name)).collect();
@@ -165,15 +287,21 @@ pub fn run(kernel: &str, parallel: bool, filter: Option<&str>) -> ExitCode {
                     let attach = mode.attach(kernel);
                     let lab = Lab { pin_program, attach, exporter: &exporter };
                     for (name, case) in shared {
-                        tally.take(kernel, *mode, name, || case(&lab));
+                        tally.take(kernel, mode.label(), name, || case(&lab));
                     }
                 }
-                Err(error) => tally.take(kernel, *mode, "mrscope_starts", || Err(error)),
+                Err(error) => tally.take(kernel, mode.label(), "mrscope_starts", || Err(error)),
             }
         }
         for (name, case) in OWN.iter().filter(|(name, _)| wanted(name)) {
-            tally.take(kernel, *mode, name, || case(*mode));
+            tally.take(kernel, mode.label(), name, || case(*mode));
         }
+    }
+    for (name, case) in ONCE.iter().filter(|(name, _)| wanted(name)) {
+        tally.take(kernel, Mode::Auto.label(), name, case);
+    }
+    for (_, name, case) in locked(kernel, boot, filter) {
+        tally.take(kernel, boot.word(), name, case);
     }
     println!("guest: {} passed, {} failed", tally.passed, tally.failed);
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -186,17 +314,20 @@ struct Tally {
 }
 
 impl Tally {
-    fn take(&mut self, kernel: &str, mode: Mode, name: &str, case: impl FnOnce() -> Outcome) {
+    /// `how` is the way of attaching, or the kind of guest.
+    fn take(&mut self, kernel: &str, how: &str, name: &str, case: impl FnOnce() -> Outcome) {
+        let begun = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(case))
             .unwrap_or_else(|_| Err("the case itself panicked".to_owned()));
+        let seconds = begun.elapsed().as_secs_f64();
         match outcome {
             Ok(()) => {
                 self.passed += 1;
-                println!("test {kernel} {} {name} ... ok", mode.label());
+                println!("test {kernel} {how} {name} ... ok ({seconds:.1} s)");
             }
             Err(error) => {
                 self.failed += 1;
-                println!("test {kernel} {} {name} ... FAILED\n    {error}", mode.label());
+                println!("test {kernel} {how} {name} ... FAILED ({seconds:.1} s)\n    {error}");
             }
         }
     }
@@ -224,6 +355,23 @@ pub const DEREGISTRATIONS: &str =
     "mrscope_mr_deregistration_duration_seconds_count{device=\"rxe0\",kind=\"host\"}";
 pub const DEREGISTRATION_SECONDS: &str =
     "mrscope_mr_deregistration_duration_seconds_sum{device=\"rxe0\",kind=\"host\"}";
+
+/// A series of a process, whatever its name.
+pub fn of_named(metric: &str, comm: &str, pid: u32) -> String {
+    format!("mrscope_process_{metric}{{comm=\"{comm}\",pid=\"{pid}\"}}")
+}
+
+/// A collector is in that state, and in no other.
+pub fn in_state(page: &Page, collector: &str, state: &str) -> Outcome {
+    let prefix = format!("mrscope_collector_state{{collector=\"{collector}\",");
+    let set: Vec<_> = page.starting(&prefix).filter(|(_, on)| *on == 1.0).collect();
+    let wanted = format!("{prefix}state=\"{state}\"}}");
+    if set.iter().map(|(name, _)| *name).eq([wanted.as_str()]) {
+        Ok(())
+    } else {
+        Err(format!("the state of {collector} is {set:?}, expected {state}"))
+    }
+}
 
 /// A series of one process of the workload's usual name.
 pub fn of_process(metric: &str, pid: u32) -> String {

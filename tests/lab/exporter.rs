@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::page::{Page, get};
@@ -13,12 +14,20 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Exporter {
     child: Child,
     pub port: u16,
+    log: Arc<Mutex<String>>,
 }
 
 impl Exporter {
     /// Starts mrscope and waits until it is ready.
     pub fn start(arguments: &[&str]) -> Result<Self, String> {
-        let mut child = Command::new("target/release/mrscope")
+        Self::start_by(&[], arguments)
+    }
+
+    /// The same, by a program that starts it.
+    pub fn start_by(starter: &[&str], arguments: &[&str]) -> Result<Self, String> {
+        let words = [starter, &["target/release/mrscope"]].concat();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
             .args(["--web.listen-address", "127.0.0.1:0"])
             .args(arguments)
             .stderr(Stdio::piped())
@@ -26,6 +35,8 @@ impl Exporter {
             .map_err(|error| format!("mrscope: {error}"))?;
         let log = child.stderr.take().ok_or("no stderr")?;
         let (say_port, port) = std::sync::mpsc::channel();
+        let all = Arc::new(Mutex::new(String::new()));
+        let copy = Arc::clone(&all);
         std::thread::spawn(move || {
             for line in BufReader::new(log).lines().map_while(Result::ok) {
                 let port = line
@@ -35,10 +46,13 @@ impl Exporter {
                     let _ = say_port.send(port);
                 }
                 eprintln!("  mrscope: {line}");
+                let mut all = copy.lock().unwrap_or_else(PoisonError::into_inner);
+                all.push_str(&line);
+                all.push('\n');
             }
         });
         let port = port.recv_timeout(HANG).map_err(|_| "mrscope named no port")?;
-        let started = Self { child, port };
+        let started = Self { child, port, log: all };
         wait_for("ready", || Ok(get(port, "/-/ready")?.0 == 200))?;
         Ok(started)
     }
@@ -47,6 +61,19 @@ impl Exporter {
         Page::fetch(self.port)
     }
 
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for a line of the log that has all these words.
+    pub fn says(&self, words: &[&str]) -> Result<(), String> {
+        wait_for(&format!("a line of the log with {words:?}"), || {
+            Ok(self.log().lines().any(|line| words.iter().all(|word| line.contains(word))))
+        })
+    }
+
+    /// The pid of what was started: mrscope, or who started it.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

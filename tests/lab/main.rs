@@ -6,6 +6,7 @@
 #![allow(clippy::float_cmp, clippy::wildcard_imports)]
 
 mod bench;
+mod boot;
 mod cases;
 mod exporter;
 mod page;
@@ -13,6 +14,8 @@ mod workload;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
+
+use boot::Boot;
 
 /// Kernels that are booted unless LAB_KERNELS names others.
 const KERNELS: &str = "6.1 5.10";
@@ -28,9 +31,11 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "--in-guest") {
         let kernel = arguments.get(1).map_or("", String::as_str);
-        let parallel = arguments.iter().any(|argument| argument == "--parallel");
-        let filter = arguments.iter().skip(2).find(|argument| !argument.starts_with('-'));
-        return cases::run(kernel, parallel, filter.map(String::as_str));
+        let Some(boot) = arguments.get(2).and_then(|word| Boot::of(word)) else {
+            println!("lab: {:?} is no kind of guest", arguments.get(2));
+            return ExitCode::FAILURE;
+        };
+        return cases::run(kernel, boot, arguments.get(3).map(String::as_str));
     }
     if arguments.iter().any(|argument| argument == "--bench-in-guest") {
         return match bench::run() {
@@ -52,8 +57,8 @@ fn main() -> ExitCode {
 fn boot_all(filter: Option<&str>) -> ExitCode {
     let (mut passed, mut failed) = (0, 0);
     for kernel in kernels() {
-        for parallel in [false, true] {
-            match boot(&kernel, parallel, filter) {
+        for kind in Boot::ALL {
+            match boot(&kernel, kind, filter) {
                 Ok((good, bad)) => {
                     passed += good;
                     failed += bad;
@@ -79,7 +84,7 @@ fn bench_on_first_kernel() -> ExitCode {
     let kernel = kernels().into_iter().next().unwrap_or_default();
     let run = || -> Result<bool, String> {
         build_c_programs()?;
-        let status = guest(&kernel, false, None)?.arg("--bench-in-guest").status();
+        let status = guest(&kernel, Boot::Usual, None)?.arg("--bench-in-guest").status();
         Ok(status.map_err(|error| error.to_string())?.success())
     };
     match run() {
@@ -93,15 +98,15 @@ fn bench_on_first_kernel() -> ExitCode {
 }
 
 /// guest.sh with this program as its command; arguments of the program may follow.
-fn guest(kernel: &str, parallel: bool, module: Option<&str>) -> Result<Command, String> {
+fn guest(kernel: &str, kind: Boot, module: Option<&str>) -> Result<Command, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
     // The guest ends with this program, and this program with cargo.
     let mut command = Command::new("setpriv");
     command
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["--pdeathsig", "TERM", "--", "tests/lab/guest.sh"])
-        .args(["--kernel", kernel, "--timeout", GUEST_SECONDS, "--append", "hugepages=192"])
-        .args(parallel.then_some("--parallel"))
+        .args(["--kernel", kernel, "--timeout", GUEST_SECONDS, "--append", kind.append()])
+        .args((kind == Boot::Parallel).then_some("--parallel"))
         .stderr(Stdio::inherit());
     if let Some(module) = module {
         command.args(["--env", &format!("LAB_MODULE={module}")]);
@@ -110,15 +115,14 @@ fn guest(kernel: &str, parallel: bool, module: Option<&str>) -> Result<Command, 
     Ok(command)
 }
 
-fn boot(kernel: &str, parallel: bool, filter: Option<&str>) -> Result<(u32, u32), String> {
+fn boot(kernel: &str, kind: Boot, filter: Option<&str>) -> Result<(u32, u32), String> {
     let module = tool(&["tests/lab/module.sh", kernel])?;
     build_c_programs()?;
-    if !cases::any(parallel, filter) {
+    if !cases::any(kernel, kind, filter) {
         return Ok((0, 0));
     }
-    let mut running = guest(kernel, parallel, Some(module.trim()))?
-        .args(["--in-guest", kernel])
-        .args(parallel.then_some("--parallel"))
+    let mut running = guest(kernel, kind, Some(module.trim()))?
+        .args(["--in-guest", kernel, kind.word()])
         .args(filter)
         .stdout(Stdio::piped())
         .spawn()
@@ -167,9 +171,11 @@ fn build_c_programs() -> Result<(), String> {
     let flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"];
     let workload = [
         "tests/lab/workload.c",
+        "tests/lab/workload_reply.c",
         "tests/lab/workload_mr.c",
         "tests/lab/workload_churn.c",
         "tests/lab/workload_os.c",
+        "tests/lab/workload_lives.c",
     ];
     let tail = ["-libverbs", "-lpthread", "-o", "target/lab/workload"];
     tool(&[&["gcc"], &flags[..], &workload[..], &tail[..]].concat())?;

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Command lines in (verb key=value ...), one JSON line out for each. */
+/* Command lines in: verb key=value ... */
 #define _GNU_SOURCE
 #include "workload.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
-
-static bool reply_has_member;
 
 _Noreturn void die(const char *what)
 {
@@ -21,97 +18,6 @@ _Noreturn void die(const char *what)
 	fprintf(stderr, "workload: %s: %s (%s)\n", what, strerror(error),
 		strerrorname_np(error) ? strerrorname_np(error) : "?");
 	_exit(1);
-}
-
-/* Bytes beyond ASCII come out as their Latin-1 code points, so any bytes make valid JSON. */
-static void put_text(const char *text)
-{
-	putchar('"');
-	for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
-		if (*at == '"' || *at == '\\')
-			printf("\\%c", *at);
-		else if (*at < 0x20 || *at >= 0x7f)
-			printf("\\u%04x", *at);
-		else
-			putchar(*at);
-	}
-	putchar('"');
-}
-
-static void put_key(const char *key)
-{
-	if (reply_has_member)
-		putchar(',');
-	reply_has_member = true;
-	put_text(key);
-	putchar(':');
-}
-
-void reply_open(const char *op)
-{
-	putchar('{');
-	reply_has_member = false;
-	reply_text("op", op);
-}
-
-void reply_number(const char *key, uint64_t value)
-{
-	put_key(key);
-	printf("%" PRIu64, value);
-}
-
-void reply_signed(const char *key, int64_t value)
-{
-	put_key(key);
-	printf("%" PRId64, value);
-}
-
-void reply_bool(const char *key, bool value)
-{
-	put_key(key);
-	fputs(value ? "true" : "false", stdout);
-}
-
-void reply_null(const char *key)
-{
-	put_key(key);
-	fputs("null", stdout);
-}
-
-void reply_text(const char *key, const char *value)
-{
-	put_key(key);
-	put_text(value);
-}
-
-void reply_errno(int error)
-{
-	const char *name = error ? strerrorname_np(error) : "";
-
-	reply_signed("errno", error);
-	reply_text("errno_name", name ? name : "?");
-}
-
-void reply_close(bool ok)
-{
-	reply_bool("ok", ok);
-	fputs("}\n", stdout);
-	if (fflush(stdout))
-		die("stdout");
-}
-
-void reply_error(const char *op, int error, const char *format, ...)
-{
-	char text[1024];
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(text, sizeof(text), format, arguments);
-	va_end(arguments);
-	reply_open(op);
-	reply_text("error", text);
-	reply_errno(error);
-	reply_close(false);
 }
 
 enum key_bits {
@@ -132,6 +38,11 @@ enum key_bits {
 	FLAGS = 1 << 14,
 	COMM = 1 << 15,
 	VIA = 1 << 16,
+	PARALLEL = 1 << 17,
+	FAIL = 1 << 18,
+	HOLD = 1 << 19,
+	SHARE = 1 << 20,
+	RATE = 1 << 21,
 	BUFFER = SIZE | OFFSET | PAGES | ACCESS,
 };
 
@@ -198,10 +109,18 @@ static const struct key {
     {"flags", FLAGS, offsetof(struct options, flags), 0, 0, flags_words,
      "access, pd or translation, several joined by commas"},
     {"via", VIA, offsetof(struct options, via), 0, 0, via_words, "library or kernel"},
+    {"parallel", PARALLEL, offsetof(struct options, parallel), 1, 4096, NULL,
+     "a number from 1 to 4096"},
+    {"rate", RATE, offsetof(struct options, rate), 0, 1 << 20, NULL,
+     "a number a second from 0 to 1024K; 0 is no limit"},
+    {"fail", FAIL, offsetof(struct options, fail), 0, 1, NULL, "0 or 1"},
+    {"hold", HOLD, offsetof(struct options, hold), 0, 1, NULL, "0 or 1"},
+    {"share", SHARE, offsetof(struct options, share), 0, 1, NULL, "0 or 1"},
     {"comm", COMM, offsetof(struct options, comm), 0, 0, NULL,
      "a text without spaces; %XX stands for the byte with that hex code, 00 excepted"},
 };
 
+static void run_leave(const char *op, const struct options *options);
 static void run_quit(const char *op, const struct options *options);
 static void run_abandon(const char *op, const struct options *options);
 
@@ -221,6 +140,11 @@ static const struct verb {
     {"setuid", run_setuid, UID, UID},
     {"fork", run_fork, 0, 0},
     {"name", run_name, COMM, COMM},
+    {"lives", run_lives, COUNT | SIZE | PARALLEL | RATE | FAIL | HOLD | SHARE, 0},
+    {"mlock", run_mlock, SIZE, SIZE},
+    {"mlockall", run_mlockall, 0, 0},
+    {"share", run_share, 0, 0},
+    {"leave", run_leave, 0, 0},
     {"status", run_status, 0, 0},
     {"quit", run_quit, 0, 0},
     {"abandon", run_abandon, 0, 0},
@@ -233,6 +157,7 @@ static const struct options defaults = {
     .touch = 1,
     .access = IBV_ACCESS_LOCAL_WRITE,
     .threads = 1,
+    .parallel = 1,
     .rounds = 100,
 };
 
@@ -444,12 +369,44 @@ static void run_abandon(const char *op, const struct options *options)
 	_exit(0);
 }
 
+static _Noreturn void *run_lines(void *unused)
+{
+	char *line = NULL;
+	size_t room = 0;
+
+	(void)unused;
+	errno = 0;
+	while (getline(&line, &room, stdin) >= 0) {
+		run_line(line);
+		errno = 0;
+	}
+	if (ferror(stdin))
+		die("stdin");
+	free(line);
+	finish(NULL);
+}
+
+/* The main thread ends and another takes its place: the process has a dead leader from then on. */
+static void run_leave(const char *op, const struct options *options)
+{
+	pthread_t next;
+	int error;
+
+	(void)options;
+	reply_open(op);
+	reply_close(true);
+	error = pthread_create(&next, NULL, run_lines, NULL);
+	if (error) {
+		errno = error;
+		die("pthread_create");
+	}
+	syscall(SYS_exit, 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *device = "rxe0";
 	struct self_status self;
-	char *line = NULL;
-	size_t room = 0;
 
 	if (argc == 3 && strcmp(argv[1], "--device") == 0) {
 		device = argv[2];
@@ -468,13 +425,5 @@ int main(int argc, char **argv)
 	reply_bool("cap_ipc_lock", self.cap_ipc_lock);
 	reply_number("vmpin", self.vmpin);
 	reply_close(true);
-	errno = 0;
-	while (getline(&line, &room, stdin) >= 0) {
-		run_line(line);
-		errno = 0;
-	}
-	if (ferror(stdin))
-		die("stdin");
-	free(line);
-	finish(NULL);
+	run_lines(NULL);
 }

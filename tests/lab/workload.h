@@ -3,10 +3,12 @@
  * The lab's workload registers memory on command and reports what it did and how long it took.
  * It is the oracle of the truth tests, so it shares no code and no words with the exporter.
  *
- * workload.c        command lines in, JSON lines out
+ * workload.c        command lines in
+ * workload_reply.c  JSON lines out
  * workload_mr.c     the device, the timed calls, the commands that keep, change or give back MRs
  * workload_churn.c  the commands that end with as many MRs as they began with
  * workload_os.c     mappings, threads, /proc/self, and the commands that change the process
+ * workload_lives.c  the commands that make other processes, and those that lock memory
  */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
@@ -44,6 +46,9 @@ struct options {
 	uint64_t uid;
 	uint64_t flags; /* IBV_REREG_MR_CHANGE_* */
 	uint64_t via;	/* enum via */
+	uint64_t parallel;
+	uint64_t rate;		    /* a second; 0: as fast as it goes */
+	uint64_t fail, hold, share; /* 0 or 1 */
 	char *comm;
 	bool rounds_given, seconds_given, size_given;
 };
@@ -55,7 +60,9 @@ struct self_status {
 	bool cap_ipc_lock;
 };
 
-/* workload.c: a reply is opened, gets its members, and is closed and flushed. */
+_Noreturn void die(const char *what); /* workload.c */
+
+/* workload_reply.c: a reply is opened, gets its members, and is closed and flushed. */
 void reply_open(const char *op);
 void reply_number(const char *key, uint64_t value);
 void reply_signed(const char *key, int64_t value);
@@ -66,7 +73,6 @@ void reply_errno(int error); /* 0: nothing failed */
 void reply_close(bool ok);
 void reply_error(const char *op, int error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-_Noreturn void die(const char *what);
 
 /* workload_mr.c */
 struct calls {
@@ -140,5 +146,11 @@ void run_rlimit(const char *op, const struct options *options);
 void run_setuid(const char *op, const struct options *options);
 void run_fork(const char *op, const struct options *options);
 void run_name(const char *op, const struct options *options);
+
+/* workload_lives.c */
+void run_lives(const char *op, const struct options *options);
+void run_mlock(const char *op, const struct options *options);
+void run_mlockall(const char *op, const struct options *options);
+void run_share(const char *op, const struct options *options);
 
 #endif

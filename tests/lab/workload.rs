@@ -19,6 +19,33 @@ impl Workload {
         Self::spawn(&["target/lab/workload", "--device", "rxe0"]).map(|(started, _)| started)
     }
 
+    /// The same, by a program that starts it.
+    pub fn start_by(starter: &[&str]) -> Result<Self, String> {
+        let words = [starter, &["target/lab/workload", "--device", "rxe0"]].concat();
+        Self::spawn(&words).map(|(started, _)| started)
+    }
+
+    /// The same, in a cgroup below /sys/fs/cgroup.
+    pub fn start_in(cgroup: &str) -> Result<Self, String> {
+        let join = format!("echo $$ >/sys/fs/cgroup/{cgroup}/cgroup.procs && exec \"$@\"");
+        Self::start_by(&["sh", "-c", &join, "sh"])
+    }
+
+    /// The same, with a pid that is free.
+    pub fn start_with_pid(wanted: u32) -> Result<Self, String> {
+        const TRIES: u32 = 100;
+        for _ in 0..TRIES {
+            let last = (wanted - 1).to_string();
+            std::fs::write("/proc/sys/kernel/ns_last_pid", last).map_err(|e| e.to_string())?;
+            // Somebody else may have been faster.
+            let started = Self::start()?;
+            if started.pid == wanted {
+                return Ok(started);
+            }
+        }
+        Err(format!("the pid {wanted} could not be had in {TRIES} tries"))
+    }
+
     /// Starts a program and takes its first line.
     pub fn spawn(words: &[&str]) -> Result<(Self, Value), String> {
         let mut child = Command::new(words[0])
@@ -79,11 +106,31 @@ pub fn number(reply: &Value, key: &str) -> Result<f64, String> {
 
 /// VmPin of a process in bytes, by /proc.
 pub fn vm_pin(pid: u32) -> Result<f64, String> {
+    status_bytes(&pid.to_string(), "VmPin")
+}
+
+/// A line of kilobytes of /proc/PLACE/status, in bytes.
+pub fn status_bytes(place: &str, name: &str) -> Result<f64, String> {
     let status =
-        std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|e| e.to_string())?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+        std::fs::read_to_string(format!("/proc/{place}/status")).map_err(|e| e.to_string())?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
-    kilobytes.map(|kb| kb * 1024.0).ok_or_else(|| format!("no VmPin of {pid}"))
+    kilobytes.map(|kb| kb * 1024.0).ok_or_else(|| format!("no {name} of {place}"))
+}
+
+/// A field of /proc/PID/stat after the name, by its number in proc(5), from 3 on.
+pub fn stat_field(pid: u32, number: usize) -> Result<String, String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|e| e.to_string())?;
+    let rest = stat.rsplit_once(')').map(|(_, rest)| rest);
+    let field = rest.and_then(|rest| rest.split_whitespace().nth(number.checked_sub(3)?));
+    field.map(str::to_owned).ok_or_else(|| format!("no field {number} in {stat}"))
+}
+
+/// The one child of a process, with the pid that the reader sees.
+pub fn child_of(pid: u32) -> Result<u32, String> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let children = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    children.trim().parse().map_err(|_| format!("{pid} has not one child but {children:?}"))
 }
 
 /// Count and total length of rxe0's MRs, by RDMA netlink.

@@ -37,10 +37,11 @@ struct self_status read_self(void)
 	uint64_t value;
 	char line[256];
 	int found = 0;
-	FILE *file = fopen("/proc/self/status", "re");
+	/* Of a process whose leader has ended only its threads tell. */
+	FILE *file = fopen("/proc/thread-self/status", "re");
 
 	if (!file)
-		die("/proc/self/status");
+		die("/proc/thread-self/status");
 	while (fgets(line, sizeof(line), file)) {
 		if (sscanf(line, "VmPin: %" SCNu64 " kB", &value) == 1) {
 			self.vmpin = value << 10;
@@ -58,7 +59,7 @@ struct self_status read_self(void)
 	fclose(file);
 	if (found != 3) {
 		errno = ENODATA;
-		die("/proc/self/status: VmPin, VmLck, CapEff");
+		die("/proc/thread-self/status: VmPin, VmLck, CapEff");
 	}
 	return self;
 }

@@ -4,12 +4,12 @@ use crate::cases::*;
 use crate::page::Page;
 use crate::workload::Workload;
 
-fn failures(page: &Page, errno: &str, cause: &str) -> f64 {
+pub fn failures(page: &Page, errno: &str, cause: &str) -> f64 {
     let labels = format!("cause=\"{cause}\",device=\"rxe0\",errno=\"{errno}\"");
     page.or_zero(&format!("mrscope_mr_registration_failures_total{{{labels}}}"))
 }
 
-fn of_process_by_cause(page: &Page, pid: u32, cause: &str) -> f64 {
+pub fn of_process_by_cause(page: &Page, pid: u32, cause: &str) -> f64 {
     let labels = format!("cause=\"{cause}\",comm=\"workload\",pid=\"{pid}\"");
     page.or_zero(&format!("mrscope_process_mr_registration_failures_total{{{labels}}}"))
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::cases::*;
 use crate::exporter::{Exporter, wait_for};
-use crate::page::get;
+use crate::page::{Page, get};
 use crate::workload::Workload;
 
 pub fn every_hook_is_attached_as_planned(lab: &Lab<'_>) -> Outcome {
@@ -44,6 +44,10 @@ pub fn the_page_of_a_loaded_guest_satisfies_promtool(lab: &Lab<'_>) -> Outcome {
     workload.ask("fail how=protnone count=2")?;
     let page = lab.exporter.page()?;
     workload.end()?;
+    satisfies_promtool(&page)
+}
+
+pub fn satisfies_promtool(page: &Page) -> Outcome {
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -113,10 +117,10 @@ pub fn a_stop_leaves_no_probe_and_a_kill_s_are_cleared(mode: Mode) -> Outcome {
 }
 
 /// Takes the RDMA modules out of the kernel for its lifetime.
-struct WithoutRdma;
+pub struct WithoutRdma;
 
 impl WithoutRdma {
-    fn begin() -> Result<Self, String> {
+    pub fn begin() -> Result<Self, String> {
         // Users before what they use; what is not loaded is no error.
         for module in [
             "mrscope_lab",

@@ -1,0 +1,41 @@
+//! The kinds of guests, and what each is booted with.
+
+/// What of a guest is not as usual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boot {
+    Usual,
+    /// Its CPUs run at the same time.
+    Parallel,
+    /// The kernel lets nobody change it, root included.
+    Integrity,
+    /// Nor read it.
+    Confidentiality,
+}
+
+impl Boot {
+    pub const ALL: [Self; 4] =
+        [Self::Usual, Self::Parallel, Self::Integrity, Self::Confidentiality];
+
+    /// The word for it between the lab and its guest.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Usual => "usual",
+            Self::Parallel => "parallel",
+            Self::Integrity => "integrity",
+            Self::Confidentiality => "confidentiality",
+        }
+    }
+
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|boot| boot.word() == word)
+    }
+
+    /// What is said to the kernel.
+    pub fn append(self) -> &'static str {
+        match self {
+            Self::Usual | Self::Parallel => "hugepages=192",
+            Self::Integrity => "hugepages=192 lockdown=integrity",
+            Self::Confidentiality => "hugepages=192 lockdown=confidentiality",
+        }
+    }
+}
