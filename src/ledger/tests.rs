@@ -187,6 +187,29 @@ fn at_the_end_gauges_go_at_once_and_counters_after_the_linger() {
 }
 
 #[test]
+fn a_free_series_goes_to_no_dead_process_with_nothing_new() {
+    let mut told = Told::new(1);
+    told.rows(0, &[row(1, 10, 5, 10), row(2, 20, 7, 0)]);
+    let mut told = told.gone(1, 10);
+    told.rows(5, &[row(1, 10, 5, 0), row(2, 20, 7, 0)]);
+    assert_eq!(told.pids(), ["1"]);
+    let mut told = told.gone(2, 20);
+    told.rows(30, &[row(2, 20, 7, 0)]);
+    told.rows(66, &[]);
+    assert!(told.pids().is_empty());
+}
+
+#[test]
+fn a_dead_process_that_only_locked_holds_no_series() {
+    let mut told = Told::new(10);
+    told.all(0, &[], Some(&tasks(&[task(1, 10, 0, 8192), task(2, 20, 0, 4096)])));
+    assert_eq!(told.pids(), ["1", "2"]);
+    let mut told = told.gone(1, 10);
+    told.all(5, &[], Some(&tasks(&[task(2, 20, 0, 4096)])));
+    assert_eq!(told.pids(), ["2"]);
+}
+
+#[test]
 fn a_living_process_without_anything_leaves_after_the_linger_and_counts_on_when_it_returns() {
     let mut told = Told::new(10);
     told.rows(0, &[row(1, 10, 5, 0)]);
