@@ -13,7 +13,7 @@ lint    cargo clippy --release --locked --all-targets -- -D warnings
 lint    cargo clippy --release --locked --test lab -- -D warnings
 lint    shellcheck -x scripts/*.sh tests/lab/*.sh .ci/run
 unit    cargo test --release --locked --lib --bins
-page    cargo test --release --locked --test house --test page --test dashboards
+page    cargo test --release --locked --test house --test page --test engine --test dashboards
 host    cargo test --release --locked --test cli --test host --test tasks --test stale --test prometheus
 lab     cargo test --release --locked --test lab
 '

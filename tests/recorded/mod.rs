@@ -1,4 +1,6 @@
 //! A kernel and a list of processes that always say the same.
+// Each test file uses its part of it.
+#![allow(dead_code)]
 
 use mrscope::collector::{CollectError, ListsTasks};
 use mrscope::ebpf::{EventsError, KernelEvents};
@@ -18,20 +20,24 @@ impl KernelEvents for Recorded {
     fn forget(&mut self, _: &[ProcessKey]) {}
 
     fn hooks(&self) -> Vec<HookState> {
-        let hook = |hook, symbol, attach| HookState {
-            hook,
-            symbol,
-            attach,
-            trouble: (attach == Attach::None).then_some(Trouble::NoFunction),
-        };
-        vec![
-            hook("verbs_reg_mr", "ib_uverbs_reg_mr", Attach::Kprobe),
-            hook("umem_get", "ib_umem_get", Attach::Fentry),
-            hook("umem_release", "ib_umem_release", Attach::Kprobe),
-            hook("umem_get_peer", "ib_umem_get_peer", Attach::None),
-            hook("verbs_devx_umem_reg", "mlx5_devx", Attach::Pending),
-        ]
+        hooks()
     }
+}
+
+pub fn hooks() -> Vec<HookState> {
+    let hook = |hook, symbol, attach| HookState {
+        hook,
+        symbol,
+        attach,
+        trouble: (attach == Attach::None).then_some(Trouble::NoFunction),
+    };
+    vec![
+        hook("verbs_reg_mr", "ib_uverbs_reg_mr", Attach::Kprobe),
+        hook("umem_get", "ib_umem_get", Attach::Fentry),
+        hook("umem_release", "ib_umem_release", Attach::Kprobe),
+        hook("umem_get_peer", "ib_umem_get_peer", Attach::None),
+        hook("verbs_devx_umem_reg", "mlx5_devx", Attach::Pending),
+    ]
 }
 
 fn device(name: &str, kind: MrKind) -> DeviceTotals {
@@ -55,7 +61,7 @@ fn device(name: &str, kind: MrKind) -> DeviceTotals {
     }
 }
 
-fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
+pub fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
     Process {
         key: ProcessKey { tgid, start_ns: 1 },
         comm: comm.to_owned(),
