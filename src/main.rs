@@ -8,11 +8,14 @@ use mrscope::cli::{self, CliError, Command};
 use mrscope::collector::{Engine, EngineOptions, ListsTasks, LiveTasks};
 use mrscope::config::Config;
 use mrscope::ebpf::{KernelEvents, Tracer, Unwatched};
-use mrscope::host::{Host, give_up_capabilities};
+use mrscope::host::{Host, give_up_capabilities, raise_open_files};
 use mrscope::ledger::LedgerOptions;
 use mrscope::model::{COLLECTORS, ProcessLabel};
 use mrscope::{log, metrics, serve};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// A scraper needs one; those beyond wait to be taken.
+const CONNECTIONS: usize = 1024;
 
 fn main() -> ExitCode {
     let cli = match cli::parse(std::env::args_os()) {
@@ -55,6 +58,8 @@ fn run(config: Config) -> anyhow::Result<()> {
         })
         .build()
         .context("no runtime")?;
+    // Half of the files are for everything else.
+    let connections = (raise_open_files() / 2).min(CONNECTIONS);
     // The addresses first: when one is taken, nothing was attached in vain.
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for address in &config.web.listen_addresses {
@@ -85,7 +90,12 @@ fn run(config: Config) -> anyhow::Result<()> {
         Engine::start(host, options, open_events, open_tasks).context("no thread")?;
 
     // Whoever reaches the port meets threads that may do nothing; the sources have theirs already.
-    give_up_capabilities().context("can't give up capabilities")?;
+    if let Err(error) = give_up_capabilities() {
+        drop((runtime, pages));
+        // Its end takes the probes out of the kernel.
+        let _ = engine.join();
+        return Err(error).context("can't give up capabilities");
+    }
 
     let path = config.web.telemetry_path;
     for address in addresses {
@@ -98,7 +108,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         }
         tracing::info!("stopping");
     };
-    let served = runtime.block_on(serve::serve(listeners, &path, pages, stop));
+    let served = runtime.block_on(serve::serve(listeners, &path, pages, connections, stop));
     // Requests and their handles on the engine end with the runtime; then the engine ends, and
     // takes the probes out of the kernel.
     drop(runtime);

@@ -129,7 +129,7 @@ fn gzip_comes_when_asked_and_is_the_same_page() {
 #[test]
 fn a_scraper_that_sends_nothing_holds_up_nobody_and_no_stop() {
     let mut served = Served::start(&[]);
-    let _silent: Vec<_> = (0..60).map(|_| TcpStream::connect(served.address()).unwrap()).collect();
+    let _silent: Vec<_> = (0..300).map(|_| TcpStream::connect(served.address()).unwrap()).collect();
     assert!(served.get("/metrics").0.starts_with("http/1.1 200"));
     served.signal("-TERM");
     assert!(served.wait().success());

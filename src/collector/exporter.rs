@@ -16,7 +16,7 @@ impl Collector for Exporter {
 
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
         page.number(&exporter::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1.0)?;
-        for hook in scene.hooks {
+        for hook in scene.hooks.iter().chain(scene.lister) {
             let labels = [hook.hook, hook.attach.label()];
             let watched = f64::from(hook.attach.watches());
             page.number(&exporter::PROGRAM_ATTACHED, &labels, watched)?;

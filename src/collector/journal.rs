@@ -43,7 +43,7 @@ impl Journal {
 
     /// Hooks that lost their function, or got it, one line for each way; at the start only what
     /// is in trouble.
-    pub fn hooks(&mut self, hooks: &[HookState]) {
+    pub fn hooks<'a>(&mut self, hooks: impl Iterator<Item = &'a HookState>) {
         let mut changed: BTreeMap<&'static str, Vec<&'static str>> = BTreeMap::new();
         for HookState { hook, symbol, attach, trouble } in hooks {
             let now = (*attach, trouble.clone());
@@ -109,8 +109,14 @@ pub fn remedy_of_full(map: &str) -> &'static str {
 fn remedy_of_loss(source: &str, reason: &str) -> &'static str {
     match reason {
         "full" => remedy_of_full(source),
-        "probe_missed" => "more calls at once than return probes follow: raise --ebpf.maxactive",
-        "recursion" => "trampolines were entered while another ran: use --ebpf.attach auto",
+        "probe_missed" => {
+            "more calls at once than return probes follow: raise --ebpf.maxactive (kprobes of the perf \
+             PMU can't follow more: mount tracefs writable and restart mrscope)"
+        }
+        "recursion" => {
+            "a program was left out because another ran on that CPU: use kprobes for modules \
+             (--ebpf.attach auto); for functions built into the kernel nothing helps"
+        }
         _ => "the return of a call, or a release, was not seen: see probe_missed",
     }
 }

@@ -28,7 +28,10 @@ pub use sources::{ListsTasks, LiveTasks, ProcessList};
 #[derive(Debug)]
 pub struct Scene<'a> {
     pub events: Result<&'a Snapshot, &'a CollectError>,
+    /// How the kernel's functions are watched.
     pub hooks: &'a [HookState],
+    /// The same of the program that lists processes; None while there is no list.
+    pub lister: Option<&'a HookState>,
     pub tasks: Result<&'a ProcessList, &'a CollectError>,
     pub devices: Result<&'a [RdmaDevice], &'a CollectError>,
     /// Names of the devices, as far as they are known.

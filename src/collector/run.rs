@@ -16,7 +16,7 @@ use crate::ebpf::{EventsError, KernelEvents};
 use crate::host::{Host, Presence, Processes, own_figures};
 use crate::ledger::{Ledger, LedgerOptions, Reading};
 use crate::metrics::{Page, text};
-use crate::model::{COLLECTORS, HookState, Process, ProcessKey, ProcessLabel, RdmaDevice, Tasks};
+use crate::model::{COLLECTORS, Process, ProcessKey, ProcessLabel, RdmaDevice, Tasks};
 
 use super::exporter::{Report, write_reports};
 use super::journal::Journal;
@@ -37,7 +37,7 @@ const MAX_AGE: Duration = Duration::from_secs(15);
 /// What a page waits for the list of processes and for devices, which may hang.
 const SOURCE_DEADLINE: Duration = Duration::from_millis(500);
 /// The same for the kernel's maps: with modules that come and go all symbols are read again.
-const EVENTS_DEADLINE: Duration = Duration::from_secs(5);
+const EVENTS_DEADLINE: Duration = Duration::from_secs(3);
 /// Loading and attaching at the start, on the slowest of machines.
 const START_DEADLINE: Duration = Duration::from_mins(1);
 
@@ -220,8 +220,7 @@ impl Engine {
             // Who was known before the list was begun and is not on it had ended before its row
             // was read: the row is final.
             if let (Some(list), Some(tasks)) = (list, tasks.filter(|tasks| tasks.whole))
-                && list.begun > self.rows_read
-                && published.begun > list.begun
+                && list.lies_between(self.rows_read, published.begun)
             {
                 gone = self.missing_on(tasks);
             }
@@ -232,6 +231,8 @@ impl Engine {
                 .iter()
                 .any(|map| map.map == "processes" && map.entries * 2 > map.max_entries);
         }
+        // Where memory is not shown, who only pins or locks is nobody to show.
+        let tasks = tasks.filter(|_| !self.off.contains(&"process"));
         let reading = Reading { rows: &self.rows, tasks, gone: &gone, now: self.started.elapsed() };
         self.labels.begin();
         let labels = &mut self.labels;
@@ -259,20 +260,14 @@ impl Engine {
     fn page(&mut self, seen: &Seen, choice: &Choice) -> Page {
         let events = answer(&seen.events);
         let tasks = answer(&seen.tasks);
-        let hooks: Vec<HookState> = events
-            .ok()
-            .map(|events| events.hooks.as_slice())
-            .unwrap_or_default()
-            .iter()
-            .chain(tasks.ok().map(|list| &list.hook))
-            .cloned()
-            .collect();
+        let hooks = events.map(|events| events.hooks.as_slice()).unwrap_or_default();
         let view = self.ledger.view();
         let others = self.labels.of_others();
         let own = own_figures(&self.host).ok();
         let scene = Scene {
             events: events.and_then(|events| events.snapshot.as_ref()),
-            hooks: &hooks,
+            hooks,
+            lister: tasks.ok().map(|list| &list.hook),
             tasks,
             devices: answer(&seen.devices).map(Vec::as_slice),
             present: &seen.present,
@@ -302,7 +297,7 @@ impl Engine {
             tracing::error!("states of collectors: {error}");
         }
         self.journal.collectors(&reports);
-        self.journal.hooks(&hooks);
+        self.journal.hooks(hooks.iter().chain(scene.lister));
         if let Ok(snapshot) = scene.events {
             self.journal.losses(snapshot);
         }

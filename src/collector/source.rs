@@ -18,6 +18,14 @@ pub struct Published<T> {
     pub took: Duration,
 }
 
+impl<T> Published<T> {
+    /// Whether its whole reading was after one moment and before another.
+    #[must_use]
+    pub fn lies_between(&self, after: Instant, before: Instant) -> bool {
+        self.begun > after && self.begun + self.took <= before
+    }
+}
+
 /// The asker's end. The thread ends when this is dropped and its reading is over.
 pub struct Source<A, T> {
     name: &'static str,
@@ -182,6 +190,21 @@ mod tests {
 
     fn value(source: &Source<(), u32>, max_age: Duration) -> Result<u32, CollectError> {
         source.latest(max_age).map(|published| published.value.clone().unwrap())
+    }
+
+    #[test]
+    fn a_reading_that_was_not_over_lies_not_between() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let reading = |begun, took| Published {
+            value: Ok(()),
+            begun: at(begun),
+            took: Duration::from_millis(took),
+        };
+        assert!(reading(10, 5).lies_between(at(9), at(15)));
+        // Rows were read while the list was still being walked.
+        assert!(!reading(10, 5).lies_between(at(9), at(14)));
+        assert!(!reading(10, 5).lies_between(at(10), at(15)));
     }
 
     #[test]

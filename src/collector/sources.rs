@@ -102,27 +102,43 @@ where
 /// The running kernel's processes: by its iterator, where that can't be had by /proc.
 pub struct LiveTasks {
     host: Host,
-    /// Else why there is none.
-    iterator: Result<TaskIterator, Trouble>,
+    iterator: Option<TaskIterator>,
+    /// Why there is none, or why it could not be read last.
+    trouble: Option<Trouble>,
 }
 
 impl LiveTasks {
     #[must_use]
     pub fn open(host: Host) -> Self {
-        let iterator = TaskIterator::start(&host).map_err(|error| trouble(&error));
-        Self { host, iterator }
+        match TaskIterator::start(&host) {
+            Ok(iterator) => Self { host, iterator: Some(iterator), trouble: None },
+            Err(error) => Self { host, iterator: None, trouble: Some(trouble(&error)) },
+        }
+    }
+
+    /// None where there is no iterator, or it can't be read now: out of files or memory.
+    fn by_iterator(&mut self) -> Option<(Tasks, HookState)> {
+        let iterator = self.iterator.as_mut()?;
+        match iterator.read() {
+            Ok(tasks) => Some((tasks, iterator.state())),
+            Err(error) => {
+                self.trouble = Some(trouble(&error));
+                if !matches!(error, EventsError::Map { .. }) {
+                    // It will not be allowed again.
+                    self.iterator = None;
+                }
+                None
+            }
+        }
     }
 }
 
 impl ListsTasks for LiveTasks {
     fn list(&mut self) -> Result<(Tasks, HookState), CollectError> {
-        if let Ok(iterator) = &mut self.iterator {
-            match iterator.read() {
-                Ok(tasks) => return Ok((tasks, iterator.state())),
-                Err(error) => self.iterator = Err(trouble(&error)),
-            }
+        if let Some(listed) = self.by_iterator() {
+            return Ok(listed);
         }
-        let trouble = self.iterator.as_ref().err().cloned();
+        let trouble = self.trouble.clone();
         let hook = HookState { hook: "tasks", symbol: "iter/task", attach: Attach::None, trouble };
         Ok((host::read_tasks(&self.host)?, hook))
     }

@@ -89,7 +89,8 @@ impl Owner {
     #[must_use]
     pub fn of(path: &str) -> Self {
         let mut owner = Self::default();
-        for part in path.split('/').filter(|part| !part.is_empty()) {
+        // Some runtimes join the pod's slice and the container's id by colons.
+        for part in path.split(['/', ':']).filter(|part| !part.is_empty()) {
             if let Some(id) = container_id(part) {
                 id.clone_into(&mut owner.container_id);
             }
@@ -111,7 +112,7 @@ impl Owner {
 fn container_id(part: &str) -> Option<&str> {
     const DIGITS: usize = 64;
     let name = part.strip_suffix(".scope").unwrap_or(part);
-    let id = name.rsplit(['-', ':']).next()?;
+    let id = name.rsplit('-').next()?;
     (id.len() == DIGITS && id.bytes().all(|b| b.is_ascii_hexdigit())).then_some(id)
 }
 
@@ -172,6 +173,7 @@ mod tests {
             format!("/kubepods/besteffort/pod{UID}/{ID}"),
             format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice"),
             format!("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{slice}.slice"),
+            format!("/kubepods-burstable-pod{slice}.slice:cri-containerd:{ID}"),
         ] {
             assert_eq!(Owner::of(&path).pod_uid, UID, "{path}");
         }

@@ -23,7 +23,7 @@ pub use infiniband::devices;
 pub use kallsyms::{Home, Symbols};
 pub use lockdown::confidential;
 pub use modules::Modules;
-pub use own::{OwnFigures, own_figures};
+pub use own::{OwnFigures, own_figures, raise_open_files};
 pub use preemption::preempts;
 pub use process::{Presence, Processes};
 pub use tasks::read_tasks;

@@ -2,6 +2,7 @@
 
 use procfs::FromRead;
 use procfs::process::{LimitValue, Limits, Stat};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Host, HostError, boot_seconds};
 
@@ -16,6 +17,18 @@ pub struct OwnFigures {
     pub start_seconds: Option<f64>,
     pub open_files: Option<u64>,
     pub max_files: Option<u64>,
+}
+
+/// Raises the number of files that this process may have open to what it may be raised to.
+/// Returns what it is then.
+pub fn raise_open_files() -> usize {
+    let now = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: now.maximum, maximum: now.maximum };
+    let limit = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised.current,
+        Err(_) => now.current,
+    };
+    limit.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
 /// Reads them.

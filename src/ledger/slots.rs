@@ -53,7 +53,8 @@ impl Candidate {
         let has_news = member.news != ProcessCounters::default();
         self.counts |= member.counts(now, linger);
         self.wants |= lives || has_news;
-        self.rank.failing |= member.failing(now, linger);
+        // The dead are shown as long as nobody needs their slot.
+        self.rank.failing |= lives && member.failing(now, linger);
         self.rank.bytes = self.rank.bytes.saturating_add(member.held_bytes());
         self.rank.registration_ns =
             self.rank.registration_ns.saturating_add(member.registration_ns());

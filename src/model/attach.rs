@@ -53,7 +53,7 @@ impl std::fmt::Display for Trouble {
             Self::NoFunction => f.write_str("this kernel has no such function"),
             Self::NotLoaded => f.write_str(
                 "no module has brought it, and nothing can wait for one: kprobe_events of tracefs \
-                 can't be written (is it mounted? mount -t tracefs nodev /sys/kernel/tracing)",
+                 can't be written (is it mounted? mount -t tracefs nodev /sys/kernel/tracing, then restart mrscope)",
             ),
             Self::Denied(why) | Self::Refused(why) => f.write_str(why),
         }

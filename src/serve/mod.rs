@@ -1,9 +1,12 @@
 //! The HTTP side: the only async room. It hands out pages and never touches the kernel.
 
+mod accept;
 mod status;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -12,9 +15,10 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE as CONTENT_TYPE_HEADER;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures_util::future::select_all;
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::Semaphore;
 use tower_http::compression::predicate::SizeAbove;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 
@@ -59,8 +63,8 @@ pub async fn listen(address: &ListenAddress) -> Result<TcpListener, ListenError>
     bound.map_err(|source| ListenError { address: address.to_string(), source })
 }
 
-/// Serves on all listeners, with the page at `telemetry_path`, until `stop` completes; then gives
-/// requests under way a moment.
+/// Serves on all listeners, so many `connections` at once, with the page at `telemetry_path`, until
+/// `stop` completes; then gives requests under way a moment.
 ///
 /// # Errors
 /// A listener fails, or the pages' thread has ended.
@@ -68,36 +72,24 @@ pub async fn serve(
     listeners: Vec<TcpListener>,
     telemetry_path: &str,
     pages: Pages,
+    connections: usize,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let (stopping, stopped) = watch::channel(false);
     let router = router(telemetry_path, pages.clone());
-    // Those still at work end with it.
-    let mut servers = JoinSet::new();
-    for listener in listeners {
-        let mut stopped = stopped.clone();
-        let signal = async move {
-            // A sender that is gone is a stop too.
-            let _ = stopped.wait_for(|stopped| *stopped).await;
-        };
-        let server = axum::serve(listener, router.clone()).with_graceful_shutdown(signal);
-        servers.spawn(server.into_future());
-    }
-    let served = async {
-        while let Some(ended) = servers.join_next().await {
-            ended.map_err(io::Error::other)??;
-        }
-        Ok(())
+    let graceful = GracefulShutdown::new();
+    let slots = Arc::new(Semaphore::new(connections));
+    let takers = listeners.into_iter().map(|listener| {
+        Box::pin(accept::accept(listener, router.clone(), Arc::clone(&slots), &graceful))
+    });
+    let served = select_all(takers);
+    let outcome = tokio::select! {
+        () = pages.ended() => Err(io::Error::other("the thread that makes the pages has ended")),
+        (failed, ..) = served => failed.map(|_: Infallible| ()),
+        () = stop => Ok(()),
     };
-    tokio::select! {
-        () = pages.ended() => Err(io::Error::other("the thread that reads the kernel has ended")),
-        served = served => served,
-        () = async {
-            stop.await;
-            stopping.send_replace(true);
-            tokio::time::sleep(STOP_GRACE).await;
-        } => Ok(()),
-    }
+    // None is taken any more; those under way have a moment, and end with the runtime.
+    let _ = tokio::time::timeout(STOP_GRACE, graceful.shutdown()).await;
+    outcome
 }
 
 fn router(telemetry_path: &str, pages: Pages) -> Router {
