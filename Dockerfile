@@ -2,6 +2,7 @@
 # --privileged (BPF, perf events, tracefs):
 #   --pid=host                                     pids and processes are those of the host
 #   --network=host                                 /sys/class/infiniband shows the host's devices
+#   --cgroupns=host                                cgroups are those of the host
 #   -v /sys/kernel/tracing:/sys/kernel/tracing     where kprobes are set
 FROM rust:1.95-bookworm AS build
 # What scripts/need.sh names for a build.

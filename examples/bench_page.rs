@@ -72,7 +72,7 @@ fn tasks(processes: u32) -> Tasks {
     let memory = Memory { pinned_bytes: 1 << 20, page_table_bytes: 4096, ..Memory::default() };
     let task =
         |index| Task { key: key(index), comm: *b"trainer\0\0\0\0\0\0\0\0\0", memory: Some(memory) };
-    Tasks { rows: (0..processes).map(task).collect(), exact: true, whole: true }
+    Tasks { rows: (0..processes).map(task).collect(), exact: true, whole: true, unread: None }
 }
 
 /// CPU milliseconds of all threads of this process.

@@ -135,6 +135,19 @@ fn a_scraper_that_sends_nothing_holds_up_nobody_and_no_stop() {
     assert!(served.wait().success());
 }
 
+/// Those that say nothing are dropped, and never take the files that the sources need.
+#[test]
+fn silent_connections_leave_room_for_a_scrape_and_for_the_sources() {
+    let mut command = Command::new("prlimit");
+    command.args(["--nofile=100:100", env!("CARGO_BIN_EXE_mrscope")]);
+    command.args(["--web.listen-address", "127.0.0.1:0"]);
+    let served = Served::spawn(command, 1);
+    let _silent: Vec<_> = (0..90).map(|_| TcpStream::connect(served.address()).unwrap()).collect();
+    let (head, page) = served.get("/metrics");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert!(page.contains("{attach=\"iterator\",program=\"tasks\"} 1\n"), "{page}");
+}
+
 #[test]
 fn term_and_interrupt_end_it_well() {
     for signal in ["-TERM", "-INT"] {

@@ -22,13 +22,15 @@ fn state(state: &str) -> String {
     format!("mrscope_collector_state{{collector=\"devices\",state=\"{state}\"}} 1\n")
 }
 
-/// A host with one device, gone when dropped.
+/// A host with two devices, gone when dropped.
 struct Tree(PathBuf);
 
 impl Tree {
     fn new() -> Self {
         let at = std::env::temp_dir().join(format!("mrscope-stale-{}", std::process::id()));
-        std::fs::create_dir_all(at.join("sys/class/infiniband/mlx5_7")).unwrap();
+        for device in ["mlx5_7", "mlx5_8"] {
+            std::fs::create_dir_all(at.join("sys/class/infiniband").join(device)).unwrap();
+        }
         Self(at)
     }
 
@@ -91,6 +93,12 @@ fn a_device_that_hangs_costs_no_page_and_is_stale_until_it_answers() {
         false
     });
     assert!(!stale.contains(INFO), "{stale}");
+    // The other device, and what the kernel's programs say of this one, are there all the same.
+    assert!(stale.contains("mrscope_rdma_device_info{device=\"mlx5_8\""), "{stale}");
+    for device in ["mlx5_7", "mlx5_8"] {
+        let idle = format!("mrscope_mr_active{{device=\"{device}\",kind=\"host\"}} 0\n");
+        assert!(stale.contains(&idle), "{stale}");
+    }
     for collector in ["mr", "process", "exporter"] {
         let ok = format!("mrscope_collector_state{{collector=\"{collector}\",state=\"ok\"}} 1\n");
         assert!(stale.contains(&ok), "{stale}");

@@ -6,9 +6,9 @@ use crate::metrics::{Page, devices};
 
 use super::{CollectError, Collector, Scene, SourceTimes};
 
-pub struct Devices;
+pub struct DeviceInfo;
 
-impl Collector for Devices {
+impl Collector for DeviceInfo {
     fn name(&self) -> &'static str {
         "devices"
     }
@@ -19,7 +19,7 @@ impl Collector for Devices {
 
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
         let found = scene.devices.map_err(Clone::clone)?;
-        for device in found {
+        for device in &found.known {
             let labels = [
                 &device.name,
                 &device.driver,
@@ -31,9 +31,15 @@ impl Collector for Devices {
             ];
             page.number(&devices::INFO, &labels.map(String::as_str), 1.0)?;
         }
-        if found.is_empty() {
+        if found.names.is_empty() {
             return Err(CollectError::NoData("this host has no RDMA device".into()));
         }
-        Ok(())
+        if found.silent.is_empty() {
+            return Ok(());
+        }
+        Err(CollectError::Stale(format!(
+            "no answer from {} when its attributes are read (its driver may be stuck: see dmesg)",
+            found.silent.join(", ")
+        )))
     }
 }

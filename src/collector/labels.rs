@@ -47,14 +47,12 @@ impl Labeller {
         self.labels.iter().map(value).collect()
     }
 
-    /// By the id at its first event, which is right for the dead too; where that says nothing (no
-    /// event, a host with v1 hierarchies, a cgroup that is gone) by /proc.
+    /// By /proc while it lives, as that knows all hierarchies; by the id at its first event, which
+    /// is one of v2, once it is gone.
     fn cgroup(&mut self, newcomer: &Newcomer<'_>) -> String {
-        let by_id = newcomer.cgroup_id.and_then(|id| self.cgroups.path(&self.host, id));
-        match by_id {
-            Some(path) if path != "/" => path.to_owned(),
-            _ => self.cgroup_now(newcomer).unwrap_or_default(),
-        }
+        let living = self.cgroup_now(newcomer);
+        let by_id = |id| self.cgroups.path(&self.host, id).map(str::to_owned);
+        living.or_else(|| newcomer.cgroup_id.and_then(by_id)).unwrap_or_default()
     }
 
     /// By /proc, where that pid is still, or at all, this process's.

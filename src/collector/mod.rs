@@ -6,6 +6,7 @@ mod exporter;
 mod journal;
 mod labels;
 mod mr;
+mod nics;
 mod pages;
 mod process;
 mod run;
@@ -18,8 +19,9 @@ use crate::ebpf::EventsError;
 use crate::host::{HostError, OwnFigures};
 use crate::ledger::View;
 use crate::metrics::{Page, PageError};
-use crate::model::{HookState, Labels, RdmaDevice, Snapshot};
+use crate::model::{HookState, Labels, Snapshot};
 
+pub use nics::Devices;
 pub use pages::{Choice, ChoiceError, Pages, RenderError, Rendered};
 pub use run::{Engine, EngineOptions};
 pub use sources::{ListsTasks, LiveTasks, ProcessList};
@@ -33,7 +35,7 @@ pub struct Scene<'a> {
     /// The same of the program that lists processes; None while there is no list.
     pub lister: Option<&'a HookState>,
     pub tasks: Result<&'a ProcessList, &'a CollectError>,
-    pub devices: Result<&'a [RdmaDevice], &'a CollectError>,
+    pub devices: Result<&'a Devices, &'a CollectError>,
     /// Names of the devices, as far as they are known.
     pub present: &'a [String],
     pub view: &'a View,
@@ -92,9 +94,9 @@ pub enum CollectError {
 #[must_use]
 pub fn all() -> Vec<Box<dyn Collector>> {
     vec![
-        Box::new(mr::Mr),
+        Box::new(mr::Mr::default()),
         Box::new(process::Process),
-        Box::new(devices::Devices),
+        Box::new(devices::DeviceInfo),
         Box::new(exporter::Exporter),
     ]
 }

@@ -1,12 +1,12 @@
 //! Collector `mr`: registrations of memory, by device and by process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::ebpf::SLOT_FIRST_LOG2;
+use crate::ebpf::{SLOT_FIRST_LOG2, UNKNOWN_DEVICE};
 use crate::metrics::{Page, PageError, mr};
 use crate::model::{
-    Attach, Cause, DeviceTotals, HookState, Labels, MrKind, PROCESS_BOUNDS_SECONDS, PinUse,
+    Attach, Cause, DeviceTotals, HookState, Labels, MapUse, MrKind, PROCESS_BOUNDS_SECONDS, PinUse,
     ProcessCounters, ProcessGauges, Snapshot, Trouble, cumulate, power_of_four_bounds,
 };
 
@@ -14,8 +14,17 @@ use super::journal::remedy_of_full;
 use super::{CollectError, Collector, Scene, SourceTimes};
 
 const NS: f64 = 1e-9;
+/// Rows of the kernel's map of devices.
+const MAX_DEVICES: usize = 256;
 
-pub struct Mr;
+/// What it remembers from page to page.
+#[derive(Default)]
+pub struct Mr {
+    /// Maps that were full and have not been emptied enough since.
+    full: BTreeSet<&'static str>,
+    /// Devices that there were: their counters stay, a deleted one's too.
+    devices: BTreeSet<String>,
+}
 
 impl Collector for Mr {
     fn name(&self) -> &'static str {
@@ -33,12 +42,14 @@ impl Collector for Mr {
             // Nothing is watched: a zero would be a claim.
             return watched;
         }
-        for totals in &with_idle(snapshot, scene.present) {
-            device(totals, page)?;
+        self.note_devices(snapshot, scene.present);
+        let there = There { names: scene.devices.ok().map(|devices| devices.names.as_slice()) };
+        for totals in &self.with_idle(snapshot) {
+            device(totals, &there, page)?;
         }
-        pinned(snapshot, scene.present, page)?;
-        in_flight(snapshot, scene.present, page)?;
-        failures(snapshot, scene.present, page)?;
+        self.pinned(snapshot, &there, page)?;
+        self.in_flight(snapshot, &there, page)?;
+        self.failures(snapshot, page)?;
         for shown in &scene.view.shown {
             if let Some(counted) = &shown.counters {
                 counters(&shown.labels, counted, page)?;
@@ -50,20 +61,113 @@ impl Collector for Mr {
         let others = &scene.view.others;
         counters(scene.others, &others.counters, page)?;
         gauges(scene.others, &others.gauges, page)?;
-        watched.and_then(|()| room(snapshot))
+        watched.and_then(|()| room(snapshot, &mut self.full))
     }
 }
 
-/// Totals of all devices: one on which nothing was registered yet has its zeros.
-fn with_idle(snapshot: &Snapshot, present: &[String]) -> Vec<DeviceTotals> {
-    let mut devices = snapshot.devices.clone();
-    for name in present {
-        let seen = |totals: &DeviceTotals| totals.device == *name && totals.kind == MrKind::Host;
-        if !devices.iter().any(seen) {
-            devices.push(DeviceTotals::idle(name, MrKind::Host));
+impl Mr {
+    /// Remembers names, as many as the kernel's map of devices has rows.
+    fn note_devices(&mut self, snapshot: &Snapshot, present: &[String]) {
+        let seen = snapshot.devices.iter().map(|totals| &totals.device).chain(present);
+        for name in seen {
+            if self.devices.len() < MAX_DEVICES && !self.devices.contains(name) {
+                self.devices.insert(name.clone());
+            }
         }
     }
-    devices
+
+    /// Totals of all devices: one on which nothing was registered yet has its zeros.
+    fn with_idle(&self, snapshot: &Snapshot) -> Vec<DeviceTotals> {
+        let mut devices = snapshot.devices.clone();
+        for name in self.devices.iter().filter(|name| *name != UNKNOWN_DEVICE) {
+            let seen =
+                |totals: &DeviceTotals| totals.device == *name && totals.kind == MrKind::Host;
+            if !devices.iter().any(seen) {
+                devices.push(DeviceTotals::idle(name, MrKind::Host));
+            }
+        }
+        devices
+    }
+
+    /// Every known failure of every device that was seen, and what failed otherwise.
+    fn failures(&self, snapshot: &Snapshot, page: &mut Page) -> Result<(), PageError> {
+        let mut counts: BTreeMap<(&str, u32, Cause), u64> = BTreeMap::new();
+        for device in &self.devices {
+            for (error, cause) in KNOWN_FAILURES {
+                counts.insert((device, error, cause), 0);
+            }
+        }
+        for failure in &snapshot.failures {
+            counts.insert((&failure.device, failure.error, failure.cause), failure.count);
+        }
+        for ((device, error, cause), count) in counts {
+            let labels = [device, &errno_name(error), cause.label()];
+            page.number(&mr::FAILURES, &labels, count as f64)?;
+        }
+        Ok(())
+    }
+
+    /// Pinned bytes by device and use, over all kinds.
+    fn pinned(
+        &self,
+        snapshot: &Snapshot,
+        there: &There<'_>,
+        page: &mut Page,
+    ) -> Result<(), PageError> {
+        let mut devices: BTreeMap<&str, [i64; PinUse::ALL.len()]> =
+            self.devices.iter().map(|name| (name.as_str(), Default::default())).collect();
+        for totals in &snapshot.devices {
+            let sums = devices.entry(&totals.device).or_default();
+            for (sum, bytes) in sums.iter_mut().zip(totals.pinned_bytes) {
+                *sum += bytes;
+            }
+        }
+        for (device, sums) in devices {
+            if there.shows(device, sums.iter().any(|bytes| *bytes > 0)) {
+                for (pin_use, bytes) in PinUse::ALL.iter().zip(sums) {
+                    page.number(&mr::PINNED_BYTES, &[device, pin_use.label()], level(bytes))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// In flight, for every device: zero is a figure too.
+    fn in_flight(
+        &self,
+        snapshot: &Snapshot,
+        there: &There<'_>,
+        page: &mut Page,
+    ) -> Result<(), PageError> {
+        let mut devices: BTreeMap<&str, (u64, u64)> =
+            self.devices.iter().map(|name| (name.as_str(), (0, 0))).collect();
+        for call in &snapshot.in_flight {
+            let (count, oldest) = devices.entry(&call.device).or_default();
+            *count += 1;
+            *oldest = (*oldest).max(call.age_ns);
+        }
+        for (device, (count, oldest)) in devices {
+            if there.shows(device, count > 0) {
+                page.number(&mr::IN_FLIGHT, &[device], count as f64)?;
+                page.number(&mr::IN_FLIGHT_OLDEST, &[device], oldest as f64 * NS)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The devices that there are now; None while nobody knows.
+struct There<'a> {
+    names: Option<&'a [String]>,
+}
+
+impl There<'_> {
+    /// Whether gauges of a device are shown: those of one that was deleted go, unless something
+    /// is held there still. What has no name is no device that could be.
+    fn shows(&self, device: &str, holds: bool) -> bool {
+        let deleted = self.names.is_some_and(|names| !names.iter().any(|name| name == device));
+        holds || !deleted || device == UNKNOWN_DEVICE
+    }
 }
 
 /// Failures that are written down in the table of causes: there at 0 from when a device is seen,
@@ -81,25 +185,7 @@ const KNOWN_FAILURES: [(u32, Cause); 10] = [
     (95, Cause::Invalid),
 ];
 
-fn failures(snapshot: &Snapshot, present: &[String], page: &mut Page) -> Result<(), PageError> {
-    let mut counts: BTreeMap<(&str, u32, Cause), u64> = BTreeMap::new();
-    let seen = snapshot.devices.iter().map(|totals| totals.device.as_str());
-    for device in seen.chain(present.iter().map(String::as_str)) {
-        for (error, cause) in KNOWN_FAILURES {
-            counts.insert((device, error, cause), 0);
-        }
-    }
-    for failure in &snapshot.failures {
-        counts.insert((&failure.device, failure.error, failure.cause), failure.count);
-    }
-    for ((device, error, cause), count) in counts {
-        let labels = [device, &errno_name(error), cause.label()];
-        page.number(&mr::FAILURES, &labels, count as f64)?;
-    }
-    Ok(())
-}
-
-fn device(totals: &DeviceTotals, page: &mut Page) -> Result<(), PageError> {
+fn device(totals: &DeviceTotals, there: &There<'_>, page: &mut Page) -> Result<(), PageError> {
     let labels = [totals.device.as_str(), totals.kind.label()];
     for (metric, slots, ns) in [
         (&mr::REGISTRATION_SECONDS, &totals.registration_slots, totals.registration_ns),
@@ -114,48 +200,11 @@ fn device(totals: &DeviceTotals, page: &mut Page) -> Result<(), PageError> {
     page.histogram(&mr::REGISTRATION_SIZE, &labels, sizes, registered)?;
     page.number(&mr::REGISTERED_BYTES, &labels, registered)?;
     // Device memory is never pinned: what of it lives is not seen, which is not zero.
-    if totals.kind == MrKind::Dm {
+    if totals.kind == MrKind::Dm || !there.shows(&totals.device, totals.active > 0) {
         return Ok(());
     }
     page.number(&mr::ACTIVE, &labels, level(totals.active))?;
     page.number(&mr::ACTIVE_BYTES, &labels, level(totals.active_bytes))
-}
-
-/// Pinned bytes by device and use, over all kinds.
-fn pinned(snapshot: &Snapshot, present: &[String], page: &mut Page) -> Result<(), PageError> {
-    let mut devices: BTreeMap<&str, [i64; PinUse::ALL.len()]> = BTreeMap::new();
-    for name in present {
-        devices.insert(name, Default::default());
-    }
-    for totals in &snapshot.devices {
-        let sums = devices.entry(&totals.device).or_default();
-        for (sum, bytes) in sums.iter_mut().zip(totals.pinned_bytes) {
-            *sum += bytes;
-        }
-    }
-    for (device, sums) in devices {
-        for (pin_use, bytes) in PinUse::ALL.iter().zip(sums) {
-            page.number(&mr::PINNED_BYTES, &[device, pin_use.label()], level(bytes))?;
-        }
-    }
-    Ok(())
-}
-
-/// In flight, for every device that was ever seen: zero is a figure too.
-fn in_flight(snapshot: &Snapshot, present: &[String], page: &mut Page) -> Result<(), PageError> {
-    let seen = snapshot.devices.iter().map(|totals| totals.device.as_str());
-    let all = seen.chain(present.iter().map(String::as_str));
-    let mut devices: BTreeMap<&str, (u64, u64)> = all.map(|device| (device, (0, 0))).collect();
-    for call in &snapshot.in_flight {
-        let (count, oldest) = devices.entry(&call.device).or_default();
-        *count += 1;
-        *oldest = (*oldest).max(call.age_ns);
-    }
-    for (device, (count, oldest)) in devices {
-        page.number(&mr::IN_FLIGHT, &[device], count as f64)?;
-        page.number(&mr::IN_FLIGHT_OLDEST, &[device], oldest as f64 * NS)?;
-    }
-    Ok(())
 }
 
 fn counters(labels: &Labels, counters: &ProcessCounters, page: &mut Page) -> Result<(), PageError> {
@@ -217,15 +266,21 @@ fn watched(hooks: &[HookState]) -> Result<(), CollectError> {
     Ok(())
 }
 
-/// Whether the maps can take what comes next. Of the devices' samples a few are enough.
-fn room(snapshot: &Snapshot) -> Result<(), CollectError> {
-    let counting = snapshot.maps.iter().filter(|map| map.map != "device_samples");
-    match counting.into_iter().find(|map| map.entries >= map.max_entries) {
-        Some(full) => Err(CollectError::Failed(format!(
-            "figures are not whole, the map {} is full ({} rows): {}",
-            full.map,
-            full.max_entries,
-            remedy_of_full(full.map)
+/// Whether the maps can take what comes next. One that was full has to be emptied a little before
+/// it counts as having room: else a host at the limit would change its state with every reading.
+fn room(snapshot: &Snapshot, full: &mut BTreeSet<&'static str>) -> Result<(), CollectError> {
+    // Of the devices' samples a few are enough.
+    for map in snapshot.maps.iter().filter(|map| map.map != "device_samples") {
+        if map.entries >= map.max_entries {
+            full.insert(map.map);
+        } else if map.entries * 20 < map.max_entries * 19 {
+            full.remove(map.map);
+        }
+    }
+    match snapshot.maps.iter().find(|map| full.contains(map.map)) {
+        Some(MapUse { map, max_entries, .. }) => Err(CollectError::Failed(format!(
+            "figures are not whole, the map {map} is full ({max_entries} rows): {}",
+            remedy_of_full(map)
         ))),
         None => Ok(()),
     }
@@ -266,6 +321,33 @@ fn errno_name(error: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gauges_of_a_deleted_device_go_when_it_holds_nothing() {
+        let names = ["mlx5_0".to_owned()];
+        let there = There { names: Some(&names) };
+        assert!(there.shows("mlx5_0", false));
+        assert!(!there.shows("mlx5_1", false));
+        assert!(there.shows("mlx5_1", true));
+        assert!(there.shows(UNKNOWN_DEVICE, false));
+        // While nobody can tell, none is deleted.
+        assert!(There { names: None }.shows("mlx5_1", false));
+    }
+
+    #[test]
+    fn a_map_that_was_full_has_room_again_when_a_twentieth_is_free() {
+        let mut full = BTreeSet::new();
+        let mut state = |entries| {
+            let map = MapUse { map: "pins", entries, max_entries: 100, memory_bytes: 0 };
+            let snapshot = Snapshot { maps: vec![map], ..Snapshot::default() };
+            room(&snapshot, &mut full).map_err(|error| error.state())
+        };
+        assert_eq!(state(99), Ok(()));
+        assert_eq!(state(100), Err("failed"));
+        assert_eq!(state(95), Err("failed"));
+        assert_eq!(state(94), Ok(()));
+        assert_eq!(state(99), Ok(()));
+    }
 
     fn hook(hook: &'static str, attach: Attach) -> HookState {
         let trouble = (attach == Attach::None).then_some(Trouble::NoFunction);

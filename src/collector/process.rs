@@ -38,6 +38,11 @@ impl Collector for Process {
         if list.tasks.whole {
             return Ok(());
         }
+        if let Some(why) = &list.tasks.unread {
+            return Err(CollectError::Failed(format!(
+                "not every process could be read, and no end of one can be told meanwhile: {why}"
+            )));
+        }
         Err(CollectError::Denied(
             "/proc shows a part of the processes only: others have no figures, and the end of a \
              process can't be told; run mrscope as root in the host's pid namespace (hostPID: true, \

@@ -16,16 +16,15 @@ use crate::ebpf::{EventsError, KernelEvents};
 use crate::host::{Host, Presence, Processes, own_figures};
 use crate::ledger::{Ledger, LedgerOptions, Reading};
 use crate::metrics::{Page, text};
-use crate::model::{COLLECTORS, Process, ProcessKey, ProcessLabel, RdmaDevice, Tasks};
+use crate::model::{COLLECTORS, Process, ProcessKey, ProcessLabel, Tasks};
 
 use super::exporter::{Report, write_reports};
 use super::journal::Journal;
 use super::labels::Labeller;
+use super::nics::{self, Devices, DevicesSource};
 use super::pages::{Choice, Pages, Rendered, Request};
 use super::source::Published;
-use super::sources::{
-    self, DevicesSource, Events, EventsAsk, EventsSource, ListsTasks, ProcessList, TasksSource,
-};
+use super::sources::{self, Events, EventsAsk, EventsSource, ListsTasks, ProcessList, TasksSource};
 use super::{CollectError, Collector, Scene, SourceTimes, all};
 
 /// How often the ledger advances when nobody asks for a page.
@@ -85,7 +84,7 @@ pub struct Engine {
 struct Seen {
     events: Result<Arc<Published<Events>>, CollectError>,
     tasks: Result<Arc<Published<ProcessList>>, CollectError>,
-    devices: Result<Arc<Published<Vec<RdmaDevice>>>, CollectError>,
+    devices: Result<Arc<Published<Devices>>, CollectError>,
     present: Vec<String>,
 }
 
@@ -115,7 +114,7 @@ impl Engine {
         let mut engine = Self {
             events: sources::events(host.clone(), open_events)?,
             tasks: sources::tasks(host.clone(), open_tasks)?,
-            devices: sources::devices(host.clone())?,
+            devices: nics::devices(host.clone(), MAX_AGE)?,
             ledger: Ledger::new(ledger),
             labels: Labeller::new(host.clone(), labels),
             host,
@@ -269,7 +268,7 @@ impl Engine {
             hooks,
             lister: tasks.ok().map(|list| &list.hook),
             tasks,
-            devices: answer(&seen.devices).map(Vec::as_slice),
+            devices: answer(&seen.devices),
             present: &seen.present,
             view: &view,
             others: &others,
@@ -308,7 +307,7 @@ impl Engine {
 fn names(devices: &DevicesSource) -> Vec<String> {
     let known = devices.latest(MAX_AGE).ok();
     let devices = known.as_ref().and_then(|published| published.value.as_ref().ok());
-    devices.into_iter().flatten().map(|device| device.name.clone()).collect()
+    devices.map(|devices| devices.names.clone()).unwrap_or_default()
 }
 
 fn took<T>(latest: &Result<Arc<Published<T>>, CollectError>) -> Duration {

@@ -2,7 +2,7 @@
 
 use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
 use crate::host::{self, Host};
-use crate::model::{Attach, HookState, ProcessKey, RdmaDevice, Snapshot, Tasks, Trouble};
+use crate::model::{Attach, HookState, ProcessKey, Snapshot, Tasks, Trouble};
 
 use super::CollectError;
 use super::source::Source;
@@ -24,7 +24,6 @@ pub struct Events {
 
 pub type EventsSource = Source<EventsAsk, Events>;
 pub type TasksSource = Source<(), ProcessList>;
-pub type DevicesSource = Source<(), Vec<RdmaDevice>>;
 
 /// The kernel's objects stay on the thread that makes them: `open` runs there.
 pub fn events<O>(host: Host, open: O) -> std::io::Result<EventsSource>
@@ -151,9 +150,4 @@ fn trouble(error: &EventsError) -> Trouble {
         }
         _ => Trouble::Refused(format!("{error}; /proc is read instead")),
     }
-}
-
-/// Names and attributes by sysfs, where a driver may hang.
-pub fn devices(host: Host) -> std::io::Result<DevicesSource> {
-    Source::start("devices", move || move |()| Some(host::devices(&host).map_err(Into::into)))
 }

@@ -18,6 +18,7 @@ mod tracer;
 mod umem;
 mod verbs;
 
+pub use decode::UNKNOWN_DEVICE;
 pub use events::{EventsError, KernelEvents, Unwatched};
 pub use facts::KernelFacts;
 pub use plan::AttachPlan;

@@ -70,7 +70,8 @@ impl TaskIterator {
             _ => failed(io::Error::other(one_line(&error))),
         })?;
         let rows = read_rows(walk, &mut self.buffer).map_err(failed)?;
-        Ok(Tasks { rows: processes(rows, self.page_bytes), exact: true, whole: self.whole })
+        let rows = processes(rows, self.page_bytes);
+        Ok(Tasks { rows, exact: true, whole: self.whole, unread: None })
     }
 
     /// How the program stands.

@@ -20,6 +20,8 @@ pub fn cgroup_of(host: &Host, tgid: u32) -> Option<String> {
 fn parse(text: &str) -> Option<String> {
     text.lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))
+        // Outside of the reader's cgroup namespace: where that is, nobody tells.
+        .filter(|path| !path.starts_with("/.."))
         .max_by_key(|path| path.split('/').filter(|part| !part.is_empty()).count())
         .map(str::to_owned)
 }
@@ -41,16 +43,17 @@ impl CgroupPaths {
     pub fn path(&mut self, host: &Host, id: u64) -> Option<&str> {
         if !self.known.contains_key(&id) && !self.searched {
             self.searched = true;
-            self.known = search(&mount(host));
+            self.known = mount(host).map(|root| search(&root)).unwrap_or_default();
         }
         self.known.get(&id).map(String::as_str)
     }
 }
 
-/// Where the unified hierarchy is.
-fn mount(host: &Host) -> PathBuf {
-    let hybrid = host.sys("fs/cgroup/unified");
-    if hybrid.exists() { hybrid } else { host.sys("fs/cgroup") }
+/// Where the unified hierarchy is, if it is the only one: those of v1 have no such file, and on a
+/// host that has both the unified one knows less of a process than the others.
+fn mount(host: &Host) -> Option<PathBuf> {
+    let place = host.sys("fs/cgroup");
+    place.join("cgroup.controllers").exists().then_some(place)
 }
 
 fn search(root: &Path) -> HashMap<u64, String> {
@@ -149,6 +152,7 @@ mod tests {
         assert_eq!(parse("0::/\n").as_deref(), Some("/"));
         assert_eq!(parse(""), None);
         assert_eq!(parse("0::/with:colon\n").as_deref(), Some("/with:colon"));
+        assert_eq!(parse("0::/../0625ddbc\n"), None);
     }
 
     #[test]
@@ -198,6 +202,10 @@ mod tests {
         std::fs::create_dir_all(&inner).unwrap();
         let id = std::fs::metadata(&inner).unwrap().ino();
         let mut paths = CgroupPaths::default();
+        // Without that file it is a hierarchy of v1.
+        assert_eq!(paths.path(&Host::at(&root), id), None);
+        std::fs::write(root.join("sys/fs/cgroup/cgroup.controllers"), "").unwrap();
+        paths.allow_search();
         assert_eq!(paths.path(&Host::at(&root), id), Some("/a/b"));
         std::fs::create_dir_all(inner.join("c")).unwrap();
         let newer = std::fs::metadata(inner.join("c")).unwrap().ino();

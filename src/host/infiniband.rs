@@ -1,5 +1,5 @@
-//! RDMA devices by /sys/class/infiniband. A read may hang with its driver: never on a thread that
-//! somebody waits for.
+//! RDMA devices by /sys/class/infiniband. Their names are the kernel's own; an attribute is read
+//! through the driver and may hang with it: never on a thread that somebody waits for.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -10,38 +10,40 @@ use super::{Host, HostError};
 
 /// More than any attribute has.
 const ATTRIBUTE_BYTES: u64 = 4096;
+const CLASS: &str = "class/infiniband";
 
-/// The RDMA devices, sorted by name; none where the kernel has no RDMA. An attribute that a device
-/// lacks or can't read is empty.
+/// Names of the RDMA devices, sorted; none where the kernel has no RDMA.
 ///
 /// # Errors
 /// The folder exists and can't be listed.
-pub fn devices(host: &Host) -> Result<Vec<RdmaDevice>, HostError> {
-    let path = host.sys("class/infiniband");
+pub fn device_names(host: &Host) -> Result<Vec<String>, HostError> {
+    let path = host.sys(CLASS);
     let entries = match std::fs::read_dir(&path) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => return Err(HostError::Read { path, source }),
     };
-    let mut devices: Vec<_> = entries.flatten().map(|entry| device(&entry.path())).collect();
-    devices.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(devices)
+    let mut names: Vec<_> = entries.flatten().map(|entry| last_part(&entry.path())).collect();
+    names.sort();
+    Ok(names)
 }
 
-fn device(at: &Path) -> RdmaDevice {
+/// A device of that name. An attribute that it lacks or can't read is empty.
+#[must_use]
+pub fn device(host: &Host, name: &str) -> RdmaDevice {
+    let at = host.sys(CLASS).join(name);
     let function = at.join("device");
-    let port = first_port(at);
+    let port = first_port(&at);
     let of_port = |attribute: &str| port.as_ref().map(|port| word(&port.join(attribute)));
+    // -1: the firmware does not tell.
+    let node = Some(word(&function.join("numa_node"))).filter(|node| node != "-1");
     RdmaDevice {
-        name: last_part(at),
+        name: name.to_owned(),
         driver: link(&function.join("driver")),
         fw: word(&at.join("fw_ver")),
         link_layer: of_port("link_layer").unwrap_or_default(),
         netdev: of_port("gid_attrs/ndevs/0").unwrap_or_default(),
-        // -1: the firmware does not tell.
-        numa_node: Some(word(&function.join("numa_node")))
-            .filter(|n| n != "-1")
-            .unwrap_or_default(),
+        numa_node: node.unwrap_or_default(),
         pci: link(&function),
     }
 }
@@ -140,11 +142,13 @@ mod tests {
                 ..RdmaDevice::default()
             },
         ];
-        assert_eq!(devices(&Host::at(&tree.0)).unwrap(), expected);
+        let host = Host::at(&tree.0);
+        assert_eq!(device_names(&host).unwrap(), ["mlx5_0", "rxe0"]);
+        assert_eq!(["mlx5_0", "rxe0"].map(|name| device(&host, name)), expected);
     }
 
     #[test]
     fn a_kernel_without_rdma_has_no_device() {
-        assert_eq!(devices(&Host::at("/nonexistent")).unwrap(), []);
+        assert_eq!(device_names(&Host::at("/nonexistent")).unwrap(), Vec::<String>::new());
     }
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 pub use caps::{give_up_capabilities, may_trace};
 pub use cgroup::{CgroupPaths, Owner, cgroup_of};
-pub use infiniband::devices;
+pub use infiniband::{device, device_names};
 pub use kallsyms::{Home, Symbols};
 pub use lockdown::confidential;
 pub use modules::Modules;

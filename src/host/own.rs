@@ -21,6 +21,7 @@ pub struct OwnFigures {
 
 /// Raises the number of files that this process may have open to what it may be raised to.
 /// Returns what it is then.
+#[must_use]
 pub fn raise_open_files() -> usize {
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: now.maximum, maximum: now.maximum };

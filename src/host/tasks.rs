@@ -27,15 +27,23 @@ pub fn read_tasks(host: &Host) -> Result<Tasks, HostError> {
     // Where hidepid hides others' processes from the reader, it hides the first one too.
     let mut first_seen = false;
     let mut refused = false;
+    let of_rights = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     for entry in std::fs::read_dir(path).map_err(fail)? {
         let name = entry.map_err(fail)?.file_name();
         let Some(tgid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
         first_seen |= tgid == 1;
-        match Folder::open(&path.join(name)).and_then(|it| it.read(tgid, &mut buffer)) {
+        let folder = path.join(name);
+        match Folder::open(&folder).and_then(|it| it.read(tgid, &mut buffer)) {
             Ok(task) => tasks.rows.extend(task),
-            Err(error) => refused |= !vanished(&error),
+            Err(error) if vanished(&error) => {}
+            Err(error) => {
+                refused = true;
+                if !of_rights(&error) {
+                    tasks.unread.get_or_insert_with(|| format!("{}: {error}", folder.display()));
+                }
+            }
         }
     }
     tasks.whole = first_seen && !refused && Processes::of(host).all_visible();
@@ -335,7 +343,9 @@ mod tests {
             let tree = Tree::new(&format!("strange-{at}"), INITIAL).process(7, b"x", 'S', 1);
             let tree = if text.is_empty() { tree.folder_for(file) } else { tree.file(file, text) };
             assert_eq!(tree.other(), None, "{file}");
-            assert!(!tree.read().whole, "{file}");
+            let tasks = tree.read();
+            assert!(!tasks.whole, "{file}");
+            assert!(tasks.unread.is_some_and(|why| why.contains("/proc/7: ")), "{file}");
         }
     }
 

@@ -6,7 +6,7 @@ mod member;
 mod slots;
 mod view;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,11 +69,19 @@ pub struct Ledger {
     members: HashMap<ProcessKey, Member>,
     series: HashMap<Labels, Series>,
     slots: Slots,
+    /// Counters of groups without a process, the oldest first.
+    remembered: VecDeque<(Labels, ProcessCounters)>,
     /// Events of processes that had no series when they happened.
     other: ProcessCounters,
     /// Memory of all processes that are no members; None where it is not known.
     strangers: Option<Memory>,
+    /// Some keys may be rounded to the tick.
+    rounded: bool,
 }
+
+/// Groups whose last process is gone that are remembered, so that they go on when another comes:
+/// about 300 bytes each. The oldest of more begin anew.
+const REMEMBERED_GROUPS: usize = 1024;
 
 /// A series, shown or waiting to be shown again.
 #[derive(Debug, Default)]
@@ -92,8 +100,10 @@ impl Ledger {
             members: HashMap::new(),
             series: HashMap::new(),
             slots: Slots::default(),
+            remembered: VecDeque::new(),
             other: ProcessCounters::default(),
             strangers: None,
+            rounded: false,
         }
     }
 
@@ -106,6 +116,7 @@ impl Ledger {
         label: &mut dyn FnMut(&Newcomer<'_>) -> Labels,
     ) -> Vec<ProcessKey> {
         self.members.values_mut().for_each(Member::begin);
+        self.rekey(reading.rows);
         for row in reading.rows {
             self.members
                 .entry(row.key)
@@ -121,6 +132,23 @@ impl Ledger {
         final_rows
     }
 
+    /// Who was first seen on a list that knows starts to the tick only, and has a row now, gets the
+    /// key of the row: it is one process.
+    fn rekey(&mut self, rows: &[Process]) {
+        if !self.rounded {
+            return;
+        }
+        for row in rows {
+            let rounded = row.key.rounded();
+            if rounded != row.key
+                && !self.members.contains_key(&row.key)
+                && let Some(member) = self.members.remove(&rounded)
+            {
+                self.members.insert(row.key, member);
+            }
+        }
+    }
+
     /// Joins the list of all processes to the members; who holds something becomes one.
     fn take_tasks(
         &mut self,
@@ -129,6 +157,7 @@ impl Ledger {
     ) {
         self.strangers = tasks.map(|_| Memory::default());
         let Some(tasks) = tasks else { return };
+        self.rounded |= !tasks.exact;
         let known: HashMap<(u32, u64), ProcessKey> = if tasks.exact {
             HashMap::new()
         } else {
@@ -172,19 +201,35 @@ impl Ledger {
         for (key, member) in &self.members {
             candidates.entry(Arc::clone(&member.labels)).or_default().add(key, member, now, linger);
         }
-        // A series is forgotten with the last of its processes.
+        // A process's series is forgotten with it; a group's is remembered.
+        let groups = !self.options.labels_name_one;
         self.series.retain(|labels, series| {
-            candidates.get(labels).is_some_and(|candidate| {
-                series.shown &= candidate.counts;
-                true
-            })
+            let candidate = candidates.get(labels);
+            series.shown &= candidate.is_some_and(|candidate| candidate.counts);
+            if candidate.is_none() && groups {
+                self.remembered.push_back((Arc::clone(labels), series.counters));
+            }
+            candidate.is_some()
         });
+        let too_many = self.remembered.len().saturating_sub(REMEMBERED_GROUPS);
+        self.remembered.drain(..too_many);
         for (labels, candidate) in &mut candidates {
             candidate.shown = self.series.get(labels).is_some_and(|series| series.shown);
         }
         for (labels, shown) in self.slots.assign(&candidates, self.options.max_series, now) {
-            self.series.entry(labels).or_default().shown = shown;
+            self.enter(labels).shown = shown;
         }
+    }
+
+    /// The series of that name, as it was when it was last known.
+    fn enter(&mut self, labels: Labels) -> &mut Series {
+        let remembered = &mut self.remembered;
+        self.series.entry(labels).or_insert_with_key(|labels| {
+            let place = remembered.iter().position(|(known, _)| known == labels);
+            let known = place.and_then(|place| remembered.remove(place));
+            let counters = known.map(|(_, counters)| counters).unwrap_or_default();
+            Series { counters, shown: false }
+        })
     }
 
     /// Each event since the last reading goes to the series of its process, or to all others'.

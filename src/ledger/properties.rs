@@ -17,8 +17,9 @@ enum Step {
     Released { slot: usize },
     /// Another process takes the slot's pid, if the last one ended.
     Starts { slot: usize },
-    /// Time passes, and a reading is taken; with or without the list of processes.
-    Reads { seconds: u64, lists: bool },
+    /// Time passes, and a reading is taken; with a list of processes that is exact, or to the tick
+    /// only, or without any.
+    Reads { seconds: u64, list: Option<bool> },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -30,8 +31,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (slot.clone(), any::<bool>()).prop_map(|(slot, kept)| Step::Ends { slot, kept }),
         1 => slot.clone().prop_map(|slot| Step::Released { slot }),
         2 => slot.prop_map(|slot| Step::Starts { slot }),
-        4 => (0..40u64, prop::bool::weighted(0.9))
-            .prop_map(|(seconds, lists)| Step::Reads { seconds, lists }),
+        4 => (0..40u64, prop::option::weighted(0.9, prop::bool::weighted(0.8)))
+            .prop_map(|(seconds, list)| Step::Reads { seconds, list }),
     ]
 }
 
@@ -46,7 +47,8 @@ struct World {
 
 impl World {
     fn key(&self, slot: usize) -> ProcessKey {
-        key(slot as u32 + 1, self.lives[slot])
+        // Each life in a tick of its own.
+        key(slot as u32 + 1, self.lives[slot] * 10_000_000 + 3)
     }
 
     fn apply(&mut self, step: &Step) {
@@ -100,15 +102,19 @@ impl World {
     }
 
     /// Every living process, with what it pins; one that holds nothing is listed too.
-    fn tasks(&self) -> Tasks {
+    fn tasks(&self, exact: bool) -> Tasks {
         let living = (0..8).map(|slot| self.key(slot)).filter(|key| !self.dead.contains(key));
         let pins = |key: &ProcessKey| {
             let row = self.rows.iter().find(|row| row.key == *key);
             row.map_or(0, |row| row.live_pins as u64 * 4096)
         };
-        let rows: Vec<Task> =
-            living.map(|key| task(key.tgid, key.start_ns, pins(&key), 0)).collect();
-        Tasks { rows, exact: true, whole: true }
+        let rows: Vec<Task> = living
+            .map(|key| {
+                let listed = if exact { key } else { key.rounded() };
+                task(listed.tgid, listed.start_ns, pins(&key), 0)
+            })
+            .collect();
+        Tasks { rows, exact, whole: true, unread: None }
     }
 }
 
@@ -121,15 +127,20 @@ struct Scraper {
 }
 
 impl Scraper {
-    fn scrape(&mut self, view: &View, known: &HashSet<Labels>) -> Result<(), TestCaseError> {
+    fn scrape(
+        &mut self,
+        view: &View,
+        known: &HashSet<Labels>,
+        groups: bool,
+    ) -> Result<(), TestCaseError> {
         for shown in &view.shown {
             let before = self.last.get(&shown.labels).copied().unwrap_or_default();
             self.rise(&before, &shown.counters.unwrap_or_default())?;
         }
         self.rise(&self.last_other.clone(), &view.others.counters)?;
         self.last_other = view.others.counters;
-        // A series whose processes are all gone and forgotten may begin anew.
-        self.last.retain(|labels, _| known.contains(labels));
+        // The series of a process that is gone and forgotten may begin anew; a group's may not.
+        self.last.retain(|labels, _| groups || known.contains(labels));
         for shown in &view.shown {
             self.last.insert(Labels::clone(&shown.labels), shown.counters.unwrap_or_default());
         }
@@ -160,16 +171,16 @@ fn holds(
     let mut now = Duration::ZERO;
     for step in steps {
         world.apply(step);
-        let Step::Reads { seconds, lists } = step else { continue };
+        let Step::Reads { seconds, list } = step else { continue };
         now += Duration::from_secs(*seconds);
-        let tasks = lists.then(|| world.tasks());
+        let tasks = list.map(|exact| world.tasks(exact));
         let reading = Reading { rows: &world.rows, tasks: tasks.as_ref(), gone: &world.dead, now };
         let freed = ledger.advance(&reading, &mut { label });
         let view = ledger.view();
 
         prop_assert!(view.shown.len() <= options.max_series);
         let known = ledger.series.keys().map(Labels::clone).collect();
-        scraper.scrape(&view, &known)?;
+        scraper.scrape(&view, &known, !options.labels_name_one)?;
         prop_assert_eq!(scraper.increases, world.events);
 
         let held = view.shown.iter().filter_map(|shown| shown.gauges).map(|g| g.active);

@@ -78,7 +78,7 @@ impl Told {
 }
 
 fn tasks(rows: &[Task]) -> Tasks {
-    Tasks { rows: rows.to_vec(), exact: true, whole: true }
+    Tasks { rows: rows.to_vec(), exact: true, whole: true, unread: None }
 }
 
 #[test]
@@ -283,6 +283,23 @@ fn a_list_that_knows_starts_to_the_tick_still_finds_the_process() {
 }
 
 #[test]
+fn who_was_first_seen_to_the_tick_stays_one_process_when_its_row_comes() {
+    // Whatever order members are met in.
+    for tgid in 1..=8 {
+        let mut told = Told::new(10);
+        let seen = Tasks { exact: false, ..tasks(&[task(tgid, 5_000_000_000, 0, 4096)]) };
+        told.all(0, &[], Some(&seen));
+        for second in 1..3 {
+            told.all(second, &[row(tgid, 5_009_999_999, 1, 1)], Some(&seen));
+            let view = told.ledger.view();
+            assert_eq!(view.shown.len(), 1);
+            assert_eq!(view.shown[0].memory.map(|memory| memory.locked_bytes), Some(4096));
+            assert_eq!(view.shown[0].gauges.map(|g| g.active), Some(1));
+        }
+    }
+}
+
+#[test]
 fn a_group_sums_its_members_and_keeps_the_events_of_the_dead() {
     let options = LedgerOptions { labels_name_one: false, ..LedgerOptions::default() };
     let mut ledger = Ledger::new(options);
@@ -305,4 +322,11 @@ fn a_group_sums_its_members_and_keeps_the_events_of_the_dead() {
     let shown = advance(500, &[row(2, 20, 8, 2)], &one, &gone);
     assert_eq!(shown[0].counters.map(|c| c.registrations()), Some(14));
     assert_eq!(shown[0].gauges.map(|g| g.active), Some(2));
+
+    // All are gone for long; another comes, and the group goes on.
+    let (none, gone) = (tasks(&[]), HashSet::from([key(2, 20)]));
+    advance(505, &[row(2, 20, 8, 0)], &none, &gone);
+    assert!(advance(600, &[], &none, &gone).is_empty());
+    let shown = advance(700, &[row(3, 30, 1, 0)], &none, &HashSet::new());
+    assert_eq!(shown[0].counters.map(|c| c.registrations()), Some(15));
 }

@@ -16,6 +16,12 @@ pub struct ProcessKey {
 }
 
 impl ProcessKey {
+    /// The key with its start rounded down to a clock tick of 10 ms, as /proc tells it.
+    #[must_use]
+    pub fn rounded(&self) -> Self {
+        Self { start_ns: self.start_ns / 10_000_000 * 10_000_000, ..*self }
+    }
+
     /// The key as /proc can tell it: its start in clock ticks of 10 ms.
     #[must_use]
     pub fn tick(&self) -> (u32, u64) {

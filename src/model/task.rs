@@ -79,4 +79,6 @@ pub struct Tasks {
     /// Every process of the host is here; else only those of one pid namespace, or those that the
     /// reader may see.
     pub whole: bool,
+    /// Why one is not here that could be seen, if that is so: then it is not whole either.
+    pub unread: Option<String>,
 }

@@ -153,5 +153,6 @@ pub fn tasks() -> Tasks {
         ],
         exact: true,
         whole: true,
+        unread: None,
     }
 }
