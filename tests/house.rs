@@ -26,6 +26,7 @@ const ONLY_IN: &[(&str, &str)] = &[
     ("libbpf_sys", "src/ebpf/"),
     ("prometheus::", "src/metrics/encode.rs"),
     ("axum", "src/serve/"),
+    ("hyper", "src/serve/"),
     ("procfs::", "src/host/"),
     ("anyhow", "src/main.rs"),
     ("clap", "src/cli.rs"),
