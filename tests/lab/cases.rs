@@ -244,6 +244,7 @@ const PARALLEL: &[&str] = &[
     "a_hundred_thousand_registrations_are_all_counted",
     "rows_that_two_cpus_make_at_once_lose_nothing",
     "missed_returns_are_counted_and_explain_the_difference",
+    "two_thousand_short_lives_add_up_in_a_bounded_number_of_series",
 ];
 
 /// Whether a case is run in that kind of guest and has `filter` in its name.

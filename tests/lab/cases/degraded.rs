@@ -107,8 +107,11 @@ pub fn without_btf_proc_is_read_and_mr_says_why() -> Outcome {
 pub fn without_root_proc_is_read_and_mr_is_denied() -> Outcome {
     let mut workload = Workload::start()?;
     workload.ask("reg count=5 size=8192")?;
+    // Nobody may not reach the folder that it was built in.
+    fs::copy("target/release/mrscope", "/run/mrscope").map_err(|error| error.to_string())?;
     let nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
-    let exporter = Exporter::start_by(&nobody, &[])?;
+    let copied = ["sh", "-c", "shift && exec /run/mrscope \"$@\"", "sh"];
+    let exporter = Exporter::start_by(&[&nobody[..], &copied[..]].concat(), &[])?;
     let page = exporter.page()?;
     in_state(&page, "mr", "denied")?;
     equal("success", page.or_zero("mrscope_scrape_collector_success{collector=\"mr\"}"), 0.0)?;

@@ -213,6 +213,12 @@ pub fn without_tracefs_the_perf_pmu_s_kprobes_count_the_same(mode: Mode) -> Outc
     equal("mr_active", page.or_zero(ACTIVE), 5.0)?;
     equal("mr_active_bytes", page.or_zero(ACTIVE_BYTES), 5.0 * 12345.0)?;
     equal("pinned", page.or_zero(PINNED_MR), 5.0 * 4.0 * 4096.0)?;
+    for collector in ["mr", "process", "devices", "exporter"] {
+        in_state(&page, collector, "ok")?;
+    }
+    if mode == Mode::Auto {
+        exporter.says(&["level=warn", "tracefs can't be written", "few calls"])?;
+    }
     workload.ask("dereg count=all")?;
     equal("after", exporter.page()?.or_zero(ACTIVE), 0.0)?;
     workload.end()?;
