@@ -114,8 +114,8 @@ fn remedy_of_loss(source: &str, reason: &str) -> &'static str {
              PMU can't follow more: mount tracefs writable and restart mrscope)"
         }
         "recursion" => {
-            "a program was left out because another ran on that CPU: use kprobes for modules \
-             (--ebpf.attach auto); for functions built into the kernel nothing helps"
+            "a program was kept out while another, or a reading of the maps, was interrupted on its \
+             CPU: kernels that preempt do that now and then, with --ebpf.attach fentry more often"
         }
         _ => "the return of a call, or a release, was not seen: see probe_missed",
     }

@@ -19,8 +19,10 @@ pub struct Candidate {
     /// One of them is what the page is about.
     pub counts: bool,
     pub shown: bool,
-    /// There is something to show: a life, or an event since the last reading.
-    wants: bool,
+    /// One of them has not ended.
+    lives: bool,
+    /// There is something new to show of them.
+    has_news: bool,
     rank: Rank,
     /// When the youngest of them started: decides between equals.
     youngest_start_ns: u64,
@@ -52,7 +54,8 @@ impl Candidate {
         let lives = member.ended.is_none();
         let has_news = member.news != ProcessCounters::default();
         self.counts |= member.counts(now, linger);
-        self.wants |= lives || has_news;
+        self.lives |= lives;
+        self.has_news |= has_news;
         // The dead are shown as long as nobody needs their slot.
         self.rank.failing |= lives && member.failing(now, linger);
         self.rank.bytes = self.rank.bytes.saturating_add(member.held_bytes());
@@ -77,7 +80,8 @@ impl Slots {
     ) -> Vec<(Labels, bool)> {
         let mut waiting: Vec<_> = candidates
             .iter()
-            .filter(|(_, candidate)| !candidate.shown && candidate.counts && candidate.wants)
+            .filter(|(_, candidate)| !candidate.shown && candidate.counts)
+            .filter(|(_, candidate)| candidate.lives || candidate.has_news)
             .collect();
         let by_rank = |(labels, candidate): &(&Labels, &Candidate)| {
             Reverse((candidate.rank, candidate.youngest_start_ns, Labels::clone(labels)))
@@ -93,8 +97,8 @@ impl Slots {
             changes.push((Labels::clone(labels), true));
         }
         self.swaps.retain(|at| now.saturating_sub(*at) < SWAP_WINDOW);
-        // The best of those who wait against the least of those who own.
-        for (labels, candidate) in waiting {
+        // The best of the living who wait against the least of those who own.
+        for (labels, candidate) in waiting.filter(|(_, candidate)| candidate.lives) {
             let Some((least, owner)) = owners.last() else { break };
             if self.swaps.len() >= SWAPS || !candidate.rank.is_over_twice(&owner.rank) {
                 break;

@@ -200,6 +200,22 @@ fn a_free_series_goes_to_no_dead_process_with_nothing_new() {
 }
 
 #[test]
+fn nobody_gives_up_a_series_for_a_dead_process() {
+    let mut told = Told::new(1);
+    let spent = |tgid, ns| {
+        let mut row = row(tgid, 10, 1, 0);
+        row.counters.registration_ns = ns;
+        row
+    };
+    told.rows(0, &[spent(1, 100), spent(2, 10)]);
+    assert_eq!(told.pids(), ["1"]);
+    // Its last registration took long, and it has ended since.
+    let mut told = told.gone(2, 10);
+    told.rows(5, &[spent(1, 100), spent(2, 1000)]);
+    assert_eq!(told.pids(), ["1"]);
+}
+
+#[test]
 fn a_dead_process_that_only_locked_holds_no_series() {
     let mut told = Told::new(10);
     told.all(0, &[], Some(&tasks(&[task(1, 10, 0, 8192), task(2, 20, 0, 4096)])));
