@@ -19,10 +19,10 @@ pub struct Candidate {
     /// One of them is what the page is about.
     pub counts: bool,
     pub shown: bool,
-    /// One of them has not ended.
-    lives: bool,
-    /// There is something new to show of them.
-    has_news: bool,
+    /// Those that have not ended.
+    living: usize,
+    /// Those of which there is something new to show.
+    with_news: usize,
     rank: Rank,
     /// When the youngest of them started: decides between equals.
     youngest_start_ns: u64,
@@ -54,8 +54,8 @@ impl Candidate {
         let lives = member.ended.is_none();
         let has_news = member.news != ProcessCounters::default();
         self.counts |= member.counts(now, linger);
-        self.lives |= lives;
-        self.has_news |= has_news;
+        self.living += usize::from(lives);
+        self.with_news += usize::from(has_news);
         // The dead are shown as long as nobody needs their slot.
         self.rank.failing |= lives && member.failing(now, linger);
         self.rank.bytes = self.rank.bytes.saturating_add(member.held_bytes());
@@ -81,7 +81,7 @@ impl Slots {
         let mut waiting: Vec<_> = candidates
             .iter()
             .filter(|(_, candidate)| !candidate.shown && candidate.counts)
-            .filter(|(_, candidate)| candidate.lives || candidate.has_news)
+            .filter(|(_, candidate)| candidate.living + candidate.with_news > 0)
             .collect();
         let by_rank = |(labels, candidate): &(&Labels, &Candidate)| {
             Reverse((candidate.rank, candidate.youngest_start_ns, Labels::clone(labels)))
@@ -98,7 +98,7 @@ impl Slots {
         }
         self.swaps.retain(|at| now.saturating_sub(*at) < SWAP_WINDOW);
         // The best of the living who wait against the least of those who own.
-        for (labels, candidate) in waiting.filter(|(_, candidate)| candidate.lives) {
+        for (labels, candidate) in waiting.filter(|(_, candidate)| candidate.living > 0) {
             let Some((least, owner)) = owners.last() else { break };
             if self.swaps.len() >= SWAPS || !candidate.rank.is_over_twice(&owner.rank) {
                 break;
