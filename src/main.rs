@@ -67,6 +67,14 @@ fn run(config: Config) -> anyhow::Result<()> {
         addresses.push(listener.local_addr().context("no address")?);
         listeners.push(listener);
     }
+    for (key, path) in [("procfs", &config.path.procfs), ("sysfs", &config.path.sysfs)] {
+        if !path.is_dir() {
+            anyhow::bail!(
+                "path.{key}: {} is no folder, expected where {key} is mounted",
+                path.display()
+            );
+        }
+    }
     let options = engine_options(&config);
     let host = Host::new(&config.path.procfs, &config.path.sysfs);
     // Before any probe is set: a signal must not end the process with probes left behind.

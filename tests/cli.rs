@@ -266,7 +266,19 @@ fn a_switch_of_a_collector_is_taken() {
 
 #[test]
 fn procfs_is_read_where_it_is_said_to_be() {
-    let served = Served::start(&["--path.procfs", "/nowhere/proc"]);
-    let asked = served.said.iter().any(|line| line.contains("/nowhere/proc/kallsyms: No such"));
-    assert!(asked, "{:?}", served.said);
+    let empty = std::env::temp_dir().join(format!("mrscope-cli-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).unwrap();
+    let served = Served::start(&["--path.procfs", empty.to_str().unwrap()]);
+    let kallsyms = format!("{}/kallsyms: No such", empty.display());
+    assert!(served.said.iter().any(|line| line.contains(&kallsyms)), "{:?}", served.said);
+    std::fs::remove_dir_all(&empty).unwrap();
+}
+
+#[test]
+fn a_place_that_is_none_is_named_on_one_line() {
+    for (flag, key) in [("--path.procfs", "path.procfs"), ("--path.sysfs", "path.sysfs")] {
+        let (status, _, said) = run(&["--web.listen-address", "127.0.0.1:0", flag, "/nowhere"]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains(&format!("mrscope: {key}: /nowhere is no folder")), "{said}");
+    }
 }

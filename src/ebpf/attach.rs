@@ -61,7 +61,8 @@ pub fn not_attached(hook: &Hook, trouble: Trouble) -> HookState {
     HookState { hook: hook.name, symbol: hook.symbol, attach: Attach::None, trouble: Some(trouble) }
 }
 
-fn log(state: &HookState) {
+/// How a hook stands, for whoever looks closer.
+pub fn log(state: &HookState) {
     match &state.trouble {
         None => tracing::debug!("{} ({}): {}", state.hook, state.symbol, state.attach.label()),
         Some(why) => tracing::debug!("{} ({}): not attached: {why}", state.hook, state.symbol),

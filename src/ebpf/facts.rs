@@ -18,6 +18,8 @@ pub struct KernelFacts {
     pub modules: Modules,
     /// The tracefs whose kprobe_events can be written.
     pub tracefs: Option<PathBuf>,
+    /// Else why there is none.
+    pub no_tracefs: &'static str,
     pub vmlinux_btf: bool,
     /// A trampoline's program that is preempted keeps all others of its CPU out until it runs
     /// again: with 8 threads on 2 CPUs a tenth of all calls was lost so.
@@ -47,14 +49,13 @@ impl KernelFacts {
             tracing::warn!("loaded modules are not known: {error}");
             Modules::default()
         });
-        let tracefs = tracefs(host).filter(|place| {
-            std::fs::OpenOptions::new().append(true).open(place.join("kprobe_events")).is_ok()
-        });
+        let tracefs = tracefs(host);
         let btf = host.sys("kernel/btf");
         Self {
             symbols_known: symbols.is_ok(),
             symbols: symbols.unwrap_or_default(),
-            tracefs,
+            no_tracefs: tracefs.as_ref().err().copied().unwrap_or_default(),
+            tracefs: tracefs.ok(),
             vmlinux_btf: btf.join("vmlinux").exists(),
             preempts: preempts(host),
             module_btf: hook::modules()

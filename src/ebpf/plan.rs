@@ -64,7 +64,7 @@ impl AttachPlan {
 fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Rung {
     let kprobe = |targets, pending| match facts.tracefs {
         Some(_) => Rung::Tracefs { targets, pending },
-        None if pending => Rung::Absent(Trouble::NotLoaded),
+        None if pending => Rung::Absent(Trouble::NotLoaded(facts.no_tracefs)),
         None => Rung::PerfKprobe,
     };
     match facts.symbols.home(hook.symbol) {

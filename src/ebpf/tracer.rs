@@ -12,7 +12,7 @@ use crate::model::{
     AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, ProcessKey, Snapshot, Trouble, text,
 };
 
-use super::attach::{Attached, attach_all, not_attached, one_line, os_error};
+use super::attach::{Attached, attach_all, log, not_attached, one_line, os_error};
 use super::cost::{kprobe_misses, map_memory, recursion_misses};
 use super::decode::{self, DeviceNames};
 use super::device::find_name_offset;
@@ -37,6 +37,7 @@ pub struct Tracer {
     hooks: Vec<HookState>,
     host: Host,
     modules: Modules,
+    options: EbpfOptions,
     settings: records::settings,
     /// Calls whose thread ended before their return was seen.
     abandoned_calls: u64,
@@ -64,37 +65,62 @@ impl Tracer {
         }
         let mut tracer = Self {
             attached: Vec::new(),
-            probes: facts.tracefs.as_deref().map(|at| KprobeEvents::new(at, unique_token())),
+            probes: None,
             objects: Vec::new(),
             maps: SharedMaps::default(),
             hooks: Vec::new(),
             settings: settings(&facts.offsets),
             modules: facts.modules.clone(),
+            options: options.clone(),
             host,
             abandoned_calls: 0,
         };
-        let mut failure = None;
-        let stems = AttachPlan::choose(&facts, options).stems;
+        tracer.set_up(&facts)?;
+        Ok(tracer)
+    }
+
+    /// Loads and attaches all stems; nothing where not one hook can be attached.
+    fn set_up(&mut self, facts: &KernelFacts) -> Result<(), EventsError> {
+        self.probes = facts.tracefs.as_deref().map(|at| KprobeEvents::new(at, unique_token()));
+        let options = self.options.clone();
+        let stems = AttachPlan::choose(facts, &options).stems;
         if stems.iter().flat_map(|stem| &stem.hooks).all(|hook| hook.rung.is_absent()) {
             if !host::may_trace() {
                 // What is there can't even be looked for.
                 return Err(EventsError::Denied("no right to load programs".to_owned()));
             }
             // Maps that nothing can fill would cost the host their memory.
-            tracer.hooks = stems.iter().flat_map(|stem| &stem.hooks).filter_map(absent).collect();
-            return Ok(tracer);
+            self.hooks = stems.iter().flat_map(|stem| &stem.hooks).filter_map(absent).collect();
+            self.hooks.iter().for_each(log);
+            return Ok(());
         }
+        self.hooks.clear();
+        let mut failure = None;
         for planned in stems {
-            if let Err(error) = tracer.start_stem(&planned, &facts, options) {
+            if let Err(error) = self.start_stem(&planned, facts, &options) {
                 failure = Some(error);
             }
         }
-        if let (true, Some(error)) = (tracer.objects.is_empty(), failure) {
+        if let (true, Some(error)) = (self.objects.is_empty(), failure) {
             return Err(error);
         }
-        tracer.settings.counting_since_ns = now_ns();
-        tracer.write_settings()?;
-        Ok(tracer)
+        self.settings.counting_since_ns = now_ns();
+        self.write_settings()
+    }
+
+    /// Tries again where nothing could be attached: a module or tracefs may have come.
+    fn look_again(&mut self) -> Result<(), EventsError> {
+        let Ok(modules) = Modules::read(&self.host) else {
+            return Ok(());
+        };
+        let tracefs_came = self.probes.is_none() && host::tracefs(&self.host).is_ok();
+        if !tracefs_came && of_hooks(&modules) == of_hooks(&self.modules) {
+            return Ok(());
+        }
+        let facts = KernelFacts::gather(&self.host);
+        self.modules = facts.modules.clone();
+        self.settings = settings(&facts.offsets);
+        self.set_up(&facts)
     }
 
     /// Loads a stem and attaches its hooks; by kprobes alone if the kernel refuses a trampoline.
@@ -168,10 +194,7 @@ impl Tracer {
         let Ok(modules) = Modules::read(&self.host) else {
             return Ok(());
         };
-        let ours = |modules: &Modules| -> Vec<bool> {
-            hook::modules().map(|module| modules.has(module)).collect()
-        };
-        if ours(&modules) == ours(&self.modules) {
+        if of_hooks(&modules) == of_hooks(&self.modules) {
             return Ok(());
         }
         let facts = KernelFacts::gather(&self.host);
@@ -287,7 +310,10 @@ impl Drop for Tracer {
 impl KernelEvents for Tracer {
     fn snapshot(&mut self, present: &[String]) -> Result<Snapshot, EventsError> {
         if self.objects.is_empty() {
-            return Ok(Snapshot::default());
+            self.look_again()?;
+            if self.objects.is_empty() {
+                return Ok(Snapshot::default());
+            }
         }
         self.follow_modules()?;
         let sampled = self.sampled_names(present)?;
@@ -341,6 +367,11 @@ impl KernelEvents for Tracer {
     fn hooks(&self) -> Vec<HookState> {
         self.hooks.clone()
     }
+}
+
+/// Which modules of hooks are loaded.
+fn of_hooks(modules: &Modules) -> Vec<bool> {
+    hook::modules().map(|module| modules.has(module)).collect()
 }
 
 /// The state of a hook that no rung can be had for.

@@ -39,8 +39,8 @@ impl Attach {
 pub enum Trouble {
     /// The kernel has no such function: nothing is missed.
     NoFunction,
-    /// It may come with a module, but nothing can wait for it here.
-    NotLoaded,
+    /// It may come with a module, but nothing can wait for it here, and why.
+    NotLoaded(&'static str),
     /// The kernel has it and refuses for lack of rights.
     Denied(String),
     /// The kernel has it and refuses.
@@ -51,10 +51,9 @@ impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoFunction => f.write_str("this kernel has no such function"),
-            Self::NotLoaded => f.write_str(
-                "no module has brought it, and nothing can wait for one: kprobe_events of tracefs \
-                 can't be written (is it mounted? mount -t tracefs nodev /sys/kernel/tracing, then restart mrscope)",
-            ),
+            Self::NotLoaded(why) => {
+                write!(f, "no module has brought it, and nothing can wait for one: {why}")
+            }
             Self::Denied(why) | Self::Refused(why) => f.write_str(why),
         }
     }

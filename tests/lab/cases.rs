@@ -206,6 +206,10 @@ const ONCE: &[OnceCase] = &[
         degraded::without_rdma_modules_the_processes_are_still_shown,
     ),
     (
+        "what_comes_later_is_watched_where_nothing_could_be_at_the_start",
+        lifecycle::what_comes_later_is_watched_where_nothing_could_be_at_the_start,
+    ),
+    (
         "without_btf_proc_is_read_and_mr_says_why",
         degraded::without_btf_proc_is_read_and_mr_says_why,
     ),

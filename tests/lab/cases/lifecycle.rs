@@ -226,3 +226,28 @@ pub fn without_tracefs_the_perf_pmu_s_kprobes_count_the_same(mode: Mode) -> Outc
     drop(tracefs);
     probes().map(|_| ())
 }
+
+/// Nothing can be attached at the start; what makes it possible comes while mrscope runs.
+pub fn what_comes_later_is_watched_where_nothing_could_be_at_the_start() -> Outcome {
+    let (modules, tracefs) = (WithoutRdma::begin()?, WithoutTracefs::begin()?);
+    let first = Exporter::start(&[])?;
+    in_state(&first.page()?, "mr", "unsupported")?;
+    first.says(&["tracefs is not to be seen", "mount -t tracefs"])?;
+    drop(tracefs);
+    in_state(&first.page()?, "mr", "no_data")?;
+    first.stop()?;
+
+    let tracefs = WithoutTracefs::begin()?;
+    let second = Exporter::start(&[])?;
+    in_state(&second.page()?, "mr", "unsupported")?;
+    drop(modules);
+    // By the perf PMU's kprobes from this page on.
+    in_state(&second.page()?, "mr", "ok")?;
+    let mut workload = Workload::start()?;
+    workload.ask("reg count=3 size=8192")?;
+    equal("mr_active", second.page()?.or_zero(ACTIVE), 3.0)?;
+    workload.end()?;
+    second.stop()?;
+    drop(tracefs);
+    Ok(())
+}
