@@ -26,6 +26,27 @@ fn it_serves_whatever_this_kernel_can_do() {
     assert_eq!(states.len(), 1, "{states:?}");
 }
 
+/// Whoever locks memory and can be seen in /proc is on the page, whichever way the list is read.
+#[test]
+fn who_locks_memory_is_on_the_page() {
+    let locked = |pid: &str| -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"))?;
+        line.split_whitespace().next()?.parse::<u64>().ok().filter(|kib| *kib > 0)
+    };
+    let page = Served::start(&[]).get("/metrics").1;
+    let folders = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = folders.filter_map(|folder| folder.file_name().into_string().ok());
+    // One that came or went meanwhile is asked for twice.
+    for pid in pids.filter(|pid| locked(pid).is_some()) {
+        let series = page.lines().any(|line| {
+            line.starts_with("mrscope_process_locked_bytes")
+                && line.contains(&format!("pid=\"{pid}\""))
+        });
+        assert!(series || locked(&pid).is_none(), "{pid} is missing:\n{page}");
+    }
+}
+
 #[test]
 fn every_path_answers_as_it_should() {
     let served = Served::start(&[]);
@@ -145,7 +166,8 @@ fn silent_connections_leave_room_for_a_scrape_and_for_the_sources() {
     let _silent: Vec<_> = (0..90).map(|_| TcpStream::connect(served.address()).unwrap()).collect();
     let (head, page) = served.get("/metrics");
     assert!(head.starts_with("http/1.1 200"), "{head}");
-    assert!(page.contains("{attach=\"iterator\",program=\"tasks\"} 1\n"), "{page}");
+    let state = "mrscope_collector_state{collector=\"process\",state=\"ok\"} 1\n";
+    assert!(page.contains(state), "{page}");
 }
 
 #[test]

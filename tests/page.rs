@@ -120,6 +120,9 @@ fn a_page_of_chosen_collectors_has_them_alone() {
     );
     assert!(page.contains("mrscope_rdma_device_info"), "{page}");
     assert!(page.contains("mrscope_process_pinned_bytes"), "{page}");
+    // How they did is told too, or an empty page would look like a good one.
+    assert!(page.contains("mrscope_scrape_collector_success{collector=\"devices\"} 1\n"), "{page}");
+    assert!(!page.contains("collector=\"mr\""), "{page}");
     assert!(!page.contains("mrscope_mr_") && !page.contains("mrscope_build_info"), "{page}");
 }
 

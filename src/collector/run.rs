@@ -290,9 +290,9 @@ impl Engine {
             let took = begun.elapsed() + collector.reading(&scene.took);
             reports.push(Report { collector: collector.name(), outcome, took });
         }
-        if choice.has("exporter")
-            && let Err(error) = write_reports(&reports, &self.off, &mut page)
-        {
+        // Of those that were asked for always; that others are off is the exporter's to tell.
+        let off: &[_] = if choice.has("exporter") { &self.off } else { &[] };
+        if let Err(error) = write_reports(&reports, off, &mut page) {
             tracing::error!("states of collectors: {error}");
         }
         self.journal.collectors(&reports);

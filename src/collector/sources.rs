@@ -109,9 +109,10 @@ pub struct LiveTasks {
 impl LiveTasks {
     #[must_use]
     pub fn open(host: Host) -> Self {
-        match TaskIterator::start(&host) {
+        let started = TaskIterator::start(&host).map_err(|error| trouble(&error));
+        match started.and_then(|iterator| complete(iterator, &host)) {
             Ok(iterator) => Self { host, iterator: Some(iterator), trouble: None },
-            Err(error) => Self { host, iterator: None, trouble: Some(trouble(&error)) },
+            Err(trouble) => Self { host, iterator: None, trouble: Some(trouble) },
         }
     }
 
@@ -141,6 +142,22 @@ impl ListsTasks for LiveTasks {
         let hook = HookState { hook: "tasks", symbol: "iter/task", attach: Attach::None, trouble };
         Ok((host::read_tasks(&self.host)?, hook))
     }
+}
+
+/// The iterator, unless it hides what /proc shows: some sandboxes keep their first process from it.
+fn complete(mut iterator: TaskIterator, host: &Host) -> Result<TaskIterator, Trouble> {
+    let tasks = iterator.read().map_err(|error| trouble(&error))?;
+    let hides = tasks.whole
+        && host.proc("1/stat").exists()
+        && !tasks.rows.iter().any(|task| task.key.tgid == 1);
+    if hides {
+        return Err(Trouble::Refused(
+            "the kernel's iterator does not show every process (the first is missing); /proc is \
+             read instead"
+                .to_owned(),
+        ));
+    }
+    Ok(iterator)
 }
 
 fn trouble(error: &EventsError) -> Trouble {

@@ -11,8 +11,8 @@ Written by `mrscope metrics`: one table for each collector. Times are in seconds
 Counters and histograms count from mrscope's start.
 
 *process* stands for the labels that tell processes apart: `pid` and `comm`, unless `process.labels`
-names others. All processes without a series of their own are one series,
-`comm=\"(all other processes)\"`. How figures of several processes become one there, or in a group,
+names others. All processes without a series of their own are one series: the label `comm`, or else
+the last one, is `(all other processes)` there. How figures of several processes become one there, or in a group,
 is the column *folds*.
 ";
 

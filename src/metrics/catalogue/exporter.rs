@@ -24,7 +24,7 @@ pub static PROGRAM_ATTACHED: Metric = metric(
     "mrscope_program_attached",
     Kind::Gauge,
     &["program", "attach"],
-    "1 when a kernel function is watched, 0 when it waits for its module, does not exist here, or was refused: the log at level debug tells which.",
+    "1 when a kernel function is watched; 0 when it waits for its module (pending), or when this kernel lacks it or refuses it (none): the log at level debug tells which, and most kernels lack some.",
 );
 pub static LOST_UPDATES: Metric = metric(
     "mrscope_lost_updates_total",
