@@ -17,6 +17,8 @@ use tokio::sync::Semaphore;
 /// How long a connection may be without a whole request. A scraper whose connection is closed
 /// between two scrapes makes another.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long a connection may last: who does not read its answer gives its place back.
+const LIFETIME: Duration = Duration::from_mins(5);
 /// Before the next try when there was no room for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -40,7 +42,7 @@ pub async fn accept(
         };
         let connection = graceful.watch(connection(stream, router.clone()));
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            if let Ok(Err(error)) = tokio::time::timeout(LIFETIME, connection).await {
                 tracing::debug!("a connection ended: {error}");
             }
             drop(slot);
