@@ -166,8 +166,9 @@ pub fn probes_wait_for_modules_that_come_later(mode: Mode) -> Outcome {
     drop(without);
     let mut workload = Workload::start()?;
     workload.ask("reg count=6 size=10000")?;
+    // No page waits until all symbols have been read again.
+    wait_for("mr to be ok", || Ok(exporter.page()?.value(&state("ok")) == Some(1.0)))?;
     let page = exporter.page()?;
-    equal("state", page.or_zero(&state("ok")), 1.0)?;
     equal("mr_active", page.or_zero(ACTIVE), 6.0)?;
     equal("mr_active_bytes", page.or_zero(ACTIVE_BYTES), 60_000.0)?;
     equal("queue buffers", page.or_zero(PINNED_QUEUE), 0.0)?;
@@ -234,15 +235,16 @@ pub fn what_comes_later_is_watched_where_nothing_could_be_at_the_start() -> Outc
     in_state(&first.page()?, "mr", "unsupported")?;
     first.says(&["tracefs is not to be seen", "mount -t tracefs"])?;
     drop(tracefs);
-    in_state(&first.page()?, "mr", "no_data")?;
+    // No page waits until all is attached.
+    wait_for("mr to have no data", || Ok(in_state(&first.page()?, "mr", "no_data").is_ok()))?;
     first.stop()?;
 
     let tracefs = WithoutTracefs::begin()?;
     let second = Exporter::start(&[])?;
     in_state(&second.page()?, "mr", "unsupported")?;
     drop(modules);
-    // By the perf PMU's kprobes from this page on.
-    in_state(&second.page()?, "mr", "ok")?;
+    // By the perf PMU's kprobes.
+    wait_for("mr to be ok", || Ok(in_state(&second.page()?, "mr", "ok").is_ok()))?;
     let mut workload = Workload::start()?;
     workload.ask("reg count=3 size=8192")?;
     equal("mr_active", second.page()?.or_zero(ACTIVE), 3.0)?;
