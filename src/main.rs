@@ -121,7 +121,7 @@ fn run(config: Config) -> anyhow::Result<()> {
     // takes the probes out of the kernel.
     drop(runtime);
     if engine.join().is_err() {
-        anyhow::bail!("the thread that reads the kernel panicked");
+        anyhow::bail!("the thread that makes the pages panicked");
     }
     served.context("serving failed")
 }

@@ -1,4 +1,4 @@
-//! The sources and their threads: the kernel's maps, the list of processes, the RDMA devices.
+//! Two of the sources, each on its thread: the kernel's maps, and the list of processes.
 
 use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
 use crate::host::{self, Host};
