@@ -25,7 +25,14 @@
 	} name_ SEC(".maps")
 
 MAP(settings, BPF_MAP_TYPE_ARRAY, 1, __u32, struct settings);
-MAP(lost, BPF_MAP_TYPE_ARRAY, LOST_REASONS, __u32, __u64);
+/* Mapped by user space, which need not look it up: see rows.bpf.c. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LOST_REASONS);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost SEC(".maps");
 /* Each return probe follows 4096 calls at most; more threads than that inside are counted lost. */
 MAP(calls, BPF_MAP_TYPE_HASH, 4096, __u64, struct call);
 MAP(pins, BPF_MAP_TYPE_HASH, 131072, __u64, struct pin);

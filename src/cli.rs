@@ -25,10 +25,27 @@ pub struct Cli {
     switches: Vec<(&'static str, bool)>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
+    Metrics,
+    /// With `strict`, what is not there is a failure.
+    Check {
+        strict: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum SpokenCommand {
     /// Print every metric with its labels and meaning, as Markdown
     Metrics,
+    /// Load and attach all that is asked for, say how each part stands and what helps, and end
+    Check {
+        /// End with status 1 if anything that is asked for is not there
+        #[arg(long)]
+        strict: bool,
+        #[command(flatten)]
+        flags: Box<Flags>,
+    },
 }
 
 /// Prometheus exporter for RDMA memory: registration latency and pinned bytes of every process.
@@ -42,7 +59,7 @@ pub enum Command {
 )]
 struct Spoken {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<SpokenCommand>,
     #[command(flatten)]
     flags: Flags,
 }
@@ -146,12 +163,22 @@ impl From<clap::Error> for CliError {
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliError> {
     let matches = whole_command().try_get_matches_from(arguments)?;
     let Spoken { command, flags } = Spoken::from_arg_matches(&matches)?;
-    Ok(Cli { command, flags, switches: switches(&matches) })
+    let (command, flags, matches) = match (command, matches.subcommand()) {
+        (Some(SpokenCommand::Check { strict, flags }), Some((_, own))) => {
+            (Some(Command::Check { strict }), *flags, own)
+        }
+        (Some(_), _) => (Some(Command::Metrics), flags, &matches),
+        (None, _) => (None, flags, &matches),
+    };
+    Ok(Cli { command, flags, switches: switches(matches) })
+}
+
+fn whole_command() -> clap::Command {
+    with_all_flags(Spoken::command()).mut_subcommand("check", with_all_flags)
 }
 
 /// The flags above, with their defaults in the help and two for each collector.
-fn whole_command() -> clap::Command {
-    let mut command = Spoken::command();
+fn with_all_flags(mut command: clap::Command) -> clap::Command {
     for (flag, default) in defaults() {
         command = command.mut_arg(flag, |arg| {
             let help = arg.get_help().map(ToString::to_string).unwrap_or_default();

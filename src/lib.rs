@@ -4,6 +4,7 @@
 //! ([`model`]) advances the [`ledger`] of processes, a [`collector`] writes both into a checked page
 //! ([`metrics`]), and [`serve`] hands its text to whoever asks. [`config`] holds what was chosen.
 
+pub mod check;
 pub mod cli;
 pub mod collector;
 pub mod config;

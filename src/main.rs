@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use mrscope::cli::{self, CliError, Command};
 use mrscope::collector::{Engine, EngineOptions, ListsTasks, LiveTasks};
-use mrscope::config::Config;
-use mrscope::ebpf::{KernelEvents, Tracer, Unwatched};
-use mrscope::host::{Host, give_up_capabilities, raise_open_files};
+use mrscope::config::{Config, LogLevel};
+use mrscope::ebpf::{EventsError, KernelEvents, Tracer, Unwatched};
+use mrscope::host::{Host, Rights, raise_memlock, raise_open_files};
 use mrscope::ledger::LedgerOptions;
 use mrscope::model::{COLLECTORS, ProcessLabel};
 use mrscope::{log, metrics, serve};
@@ -29,12 +29,17 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let config = || cli.config().map_err(anyhow::Error::from);
     let done = match cli.command {
         Some(Command::Metrics) => print_metrics(),
-        None => cli.config().map_err(anyhow::Error::from).and_then(run),
+        Some(Command::Check { strict }) => {
+            config().and_then(check).map(|complete| complete || !strict)
+        }
+        None => config().and_then(run).map(|()| true),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("mrscope: {error:#}");
             ExitCode::FAILURE
@@ -42,22 +47,45 @@ fn main() -> ExitCode {
     }
 }
 
-fn print_metrics() -> anyhow::Result<()> {
-    std::io::stdout().write_all(metrics::docs::markdown().as_bytes()).context("can't print")
+fn print_metrics() -> anyhow::Result<bool> {
+    std::io::stdout().write_all(metrics::docs::markdown().as_bytes()).context("can't print")?;
+    Ok(true)
+}
+
+/// Whether all that is asked for is there.
+fn check(mut config: Config) -> anyhow::Result<bool> {
+    // The table tells what the log would.
+    config.log.level = match config.log.level {
+        LogLevel::Info => LogLevel::Warn,
+        chosen => chosen,
+    };
+    log::to_stderr(config.log);
+    rustix::thread::set_no_new_privs(true).context("no_new_privs")?;
+    raise_memlock();
+    let host = open_host(&config)?;
+    let options = engine_options(&config);
+    let look =
+        Engine::look(host, options, events_opener(&config), open_tasks).context("no thread")?;
+    let verdict = mrscope::check::judge(&look);
+    std::io::stdout().write_all(verdict.text.as_bytes()).context("can't print")?;
+    Ok(verdict.complete)
 }
 
 fn run(config: Config) -> anyhow::Result<()> {
     log::to_stderr(config.log);
+    // Inherited by all threads: nothing that is run from here gains rights.
+    rustix::thread::set_no_new_privs(true).context("no_new_privs")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .on_thread_start(|| {
-            if let Err(error) = give_up_capabilities() {
+            if let Err(error) = Rights::NONE.keep() {
                 tracing::error!("a thread that serves keeps its capabilities: {error}");
             }
         })
         .build()
         .context("no runtime")?;
+    raise_memlock();
     // Half of the files are for everything else.
     let connections = (raise_open_files() / 2).min(CONNECTIONS);
     // The addresses first: when one is taken, nothing was attached in vain.
@@ -67,16 +95,8 @@ fn run(config: Config) -> anyhow::Result<()> {
         addresses.push(listener.local_addr().context("no address")?);
         listeners.push(listener);
     }
-    for (key, path) in [("procfs", &config.path.procfs), ("sysfs", &config.path.sysfs)] {
-        if !path.is_dir() {
-            anyhow::bail!(
-                "path.{key}: {} is no folder, expected where {key} is mounted",
-                path.display()
-            );
-        }
-    }
     let options = engine_options(&config);
-    let host = Host::new(&config.path.procfs, &config.path.sysfs);
+    let host = open_host(&config)?;
     // Before any probe is set: a signal must not end the process with probes left behind.
     let (mut term, mut interrupt) = {
         let _inside = runtime.enter();
@@ -84,21 +104,11 @@ fn run(config: Config) -> anyhow::Result<()> {
         (on(SignalKind::terminate())?, on(SignalKind::interrupt())?)
     };
 
-    let watches = config.enabled("mr");
-    let ebpf = config.ebpf;
-    let open_events = move |host| {
-        if !watches {
-            return Ok(Box::new(Unwatched) as Box<dyn KernelEvents>);
-        }
-        let tracer = Tracer::start(host, &ebpf)?;
-        Ok(Box::new(tracer) as Box<dyn KernelEvents>)
-    };
-    let open_tasks = |host| Box::new(LiveTasks::open(host)) as Box<dyn ListsTasks>;
     let (pages, engine) =
-        Engine::start(host, options, open_events, open_tasks).context("no thread")?;
+        Engine::start(host, options, events_opener(&config), open_tasks).context("no thread")?;
 
     // Whoever reaches the port meets threads that may do nothing; the sources have theirs already.
-    if let Err(error) = give_up_capabilities() {
+    if let Err(error) = Rights::NONE.keep() {
         drop((runtime, pages));
         // Its end takes the probes out of the kernel.
         let _ = engine.join();
@@ -124,6 +134,36 @@ fn run(config: Config) -> anyhow::Result<()> {
         anyhow::bail!("the thread that makes the pages panicked");
     }
     served.context("serving failed")
+}
+
+fn open_host(config: &Config) -> anyhow::Result<Host> {
+    for (key, path) in [("procfs", &config.path.procfs), ("sysfs", &config.path.sysfs)] {
+        if !path.is_dir() {
+            anyhow::bail!(
+                "path.{key}: {} is no folder, expected where {key} is mounted",
+                path.display()
+            );
+        }
+    }
+    Ok(Host::new(&config.path.procfs, &config.path.sysfs))
+}
+
+/// What opens the kernel's events, on the thread that reads them.
+fn events_opener(
+    config: &Config,
+) -> impl FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static {
+    let (watches, ebpf) = (config.enabled("mr"), config.ebpf.clone());
+    move |host| {
+        if !watches {
+            Rights::NONE.keep().map_err(|error| EventsError::Denied(error.to_string()))?;
+            return Ok(Box::new(Unwatched) as Box<dyn KernelEvents>);
+        }
+        Ok(Box::new(Tracer::start(host, &ebpf)?))
+    }
+}
+
+fn open_tasks(host: Host) -> Box<dyn ListsTasks> {
+    Box::new(LiveTasks::open(host))
 }
 
 fn engine_options(config: &Config) -> EngineOptions {

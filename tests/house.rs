@@ -9,6 +9,7 @@ const MAX_LINES: usize = 500;
 /// Which rooms of src/ each room may import. main.rs joins them all.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &[]),
+    ("check", &["collector", "model"]),
     ("cli", &["config", "model"]),
     ("config", &["model"]),
     ("log", &["config"]),

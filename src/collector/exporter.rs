@@ -60,6 +60,7 @@ fn own(figures: &OwnFigures, page: &mut Page) -> Result<(), PageError> {
 }
 
 /// How a collector's turn went.
+#[derive(Debug)]
 pub struct Report {
     pub collector: &'static str,
     pub outcome: Result<(), CollectError>,

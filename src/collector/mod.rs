@@ -21,9 +21,10 @@ use crate::ledger::View;
 use crate::metrics::{Page, PageError};
 use crate::model::{HookState, Labels, Snapshot};
 
+pub use exporter::Report;
 pub use nics::Devices;
 pub use pages::{Choice, ChoiceError, Pages, RenderError, Rendered};
-pub use run::{Engine, EngineOptions};
+pub use run::{Engine, EngineOptions, Look};
 pub use sources::{ListsTasks, LiveTasks, ProcessList};
 
 /// What all collectors of one page see.

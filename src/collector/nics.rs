@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::host::{self, Host};
+use crate::host::{self, Host, Rights};
 use crate::model::RdmaDevice;
 
 use super::CollectError;
@@ -30,7 +30,7 @@ pub type DevicesSource = Source<(), Devices>;
 /// # Errors
 /// The system refuses a thread.
 pub fn devices(host: Host, max_age: Duration) -> std::io::Result<DevicesSource> {
-    Source::start("devices", move || {
+    Source::start("devices", Rights::NONE, move || {
         let mut readers = BTreeMap::new();
         move |()| Some(list(&host, &mut readers, max_age))
     })
@@ -64,6 +64,6 @@ fn list(host: &Host, readers: &mut Readers, max_age: Duration) -> Result<Devices
 
 fn reader(host: Host, name: String) -> Result<Source<(), RdmaDevice>, CollectError> {
     let open = move || move |()| Some(Ok(host::device(&host, &name)));
-    Source::start("device", open)
+    Source::start("device", Rights::NONE, open)
         .map_err(|error| CollectError::Failed(format!("no thread for a device: {error}")))
 }

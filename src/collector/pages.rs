@@ -36,6 +36,11 @@ pub enum ChoiceError {
 }
 
 impl Choice {
+    /// These collectors, which are on.
+    pub(super) fn of(on: Vec<&'static str>) -> Self {
+        Self(on)
+    }
+
     #[must_use]
     pub fn has(&self, collector: &str) -> bool {
         self.0.contains(&collector)

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::ebpf::{EventsError, KernelEvents};
-use crate::host::{Host, Presence, Processes, own_figures};
+use crate::host::{Host, Presence, Processes, Rights, own_figures};
 use crate::ledger::{Ledger, LedgerOptions, Reading};
 use crate::metrics::{Page, text};
-use crate::model::{COLLECTORS, Process, ProcessKey, ProcessLabel, Tasks};
+use crate::model::{COLLECTORS, HookState, Process, ProcessKey, ProcessLabel, Tasks};
 
 use super::exporter::{Report, write_reports};
 use super::journal::Journal;
@@ -60,9 +60,20 @@ impl Default for EngineOptions {
     }
 }
 
+/// What one look found.
+#[derive(Debug)]
+pub struct Look {
+    pub reports: Vec<Report>,
+    pub hooks: Vec<HookState>,
+    /// Collectors that are switched off.
+    pub off: Vec<&'static str>,
+}
+
 /// The thread's own things.
 pub struct Engine {
     host: Host,
+    /// What looking at processes takes: nothing, unless /proc hides them.
+    rights: Rights,
     events: EventsSource,
     tasks: TasksSource,
     devices: DevicesSource,
@@ -107,17 +118,68 @@ impl Engine {
         let (requests, inbox) = channel();
         let ready = Arc::new(AtomicBool::new(false));
         let (alive, living) = watch::channel(());
-        let EngineOptions { ledger, labels, off } = options;
-        let on = COLLECTORS.into_iter().filter(|collector| !off.contains(collector)).collect();
-        let pages = Pages { requests, ready: Arc::clone(&ready), on, alive };
+        let mut engine = Self::new(host, options, open_events, open_tasks)?;
+        let pages = Pages { requests, ready: Arc::clone(&ready), on: engine.on(), alive };
         let everything = pages.choose(&[""; 0]);
-        let mut engine = Self {
+        let thread = std::thread::Builder::new().name("pages".into()).spawn(move || {
+            let _living = living;
+            let Ok(everything) = everything else { return };
+            engine.keep_rights();
+            let seen = engine.first();
+            engine.page(&seen, &everything);
+            ready.store(true, Ordering::Release);
+            tracing::info!("ready");
+            engine.run(&inbox, &everything);
+            engine.end();
+        })?;
+        Ok((pages, thread))
+    }
+
+    /// One look at everything, for nobody's page; afterwards all is taken out of the kernel. The
+    /// calling thread gives up its rights.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn look<E, T>(
+        host: Host,
+        options: EngineOptions,
+        open_events: E,
+        open_tasks: T,
+    ) -> std::io::Result<Look>
+    where
+        E: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
+        T: FnOnce(Host) -> Box<dyn ListsTasks> + Send + 'static,
+    {
+        let mut engine = Self::new(host, options, open_events, open_tasks)?;
+        engine.keep_rights();
+        let seen = engine.first();
+        let everything = Choice::of(engine.on());
+        let (_, reports) = engine.collect(&seen, &everything);
+        let hooks = seen.hooks().cloned().collect();
+        let off = engine.off.clone();
+        engine.end();
+        Ok(Look { reports, hooks, off })
+    }
+
+    fn new<E, T>(
+        host: Host,
+        options: EngineOptions,
+        open_events: E,
+        open_tasks: T,
+    ) -> std::io::Result<Self>
+    where
+        E: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
+        T: FnOnce(Host) -> Box<dyn ListsTasks> + Send + 'static,
+    {
+        let EngineOptions { ledger, labels, off } = options;
+        Ok(Self {
             events: sources::events(host.clone(), open_events)?,
             tasks: sources::tasks(host.clone(), open_tasks)?,
             devices: nics::devices(host.clone(), MAX_AGE)?,
             ledger: Ledger::new(ledger),
             labels: Labeller::new(host.clone(), labels),
             host,
+            rights: Rights::NONE,
             collectors: all(),
             off,
             journal: Journal::default(),
@@ -125,24 +187,23 @@ impl Engine {
             rows: Vec::new(),
             rows_read: Instant::now(),
             hasty: false,
-        };
-        let thread = std::thread::Builder::new().name("pages".into()).spawn(move || {
-            let _living = living;
-            let Ok(everything) = everything else { return };
-            engine.first(&everything);
-            ready.store(true, Ordering::Release);
-            tracing::info!("ready");
-            engine.run(&inbox, &everything);
-            // Probes are taken out of the kernel before the process ends.
-            if engine.events.join().is_err() {
-                tracing::error!("the thread that reads the kernel had panicked");
-            }
-        })?;
-        Ok((pages, thread))
+        })
+    }
+
+    /// Collectors that are not switched off.
+    fn on(&self) -> Vec<&'static str> {
+        COLLECTORS.into_iter().filter(|collector| !self.off.contains(collector)).collect()
+    }
+
+    /// Takes probes out of the kernel: before the process ends.
+    fn end(self) {
+        if self.events.join().is_err() {
+            tracing::error!("the thread that reads the kernel had panicked");
+        }
     }
 
     /// Waits for what has to be loaded and attached, and takes the first reading.
-    fn first(&mut self, everything: &Choice) {
+    fn first(&mut self) -> Seen {
         self.tasks.ask(());
         self.devices.ask(());
         let deadline = Instant::now() + START_DEADLINE;
@@ -152,7 +213,7 @@ impl Engine {
         self.events.wait(deadline);
         let seen = self.seen();
         self.advance(&seen);
-        self.page(&seen, everything);
+        seen
     }
 
     fn run(&mut self, inbox: &Receiver<Request>, everything: &Choice) {
@@ -208,7 +269,21 @@ impl Engine {
         }
     }
 
+    /// Called on the thread of the engine.
+    fn keep_rights(&mut self) {
+        let kept = Rights::PROCESSES.keep();
+        match kept.and_then(|rights| rights.for_processes(&self.host).keep()) {
+            Ok(rights) => self.rights = rights,
+            Err(error) => tracing::error!("the thread pages keeps its capabilities: {error}"),
+        }
+    }
+
     fn advance(&mut self, seen: &Seen) {
+        let rights = self.rights;
+        rights.with(|| self.take_in(seen));
+    }
+
+    fn take_in(&mut self, seen: &Seen) {
         let list = seen.tasks.as_ref().ok();
         let tasks = list.and_then(|list| list.value.as_ref().ok()).map(|list| &list.tasks);
         let newest = seen.events.as_ref().ok().filter(|published| published.begun > self.rows_read);
@@ -256,16 +331,27 @@ impl Engine {
         self.ledger.living().copied().filter(gone).collect()
     }
 
+    /// A page; what changed is logged.
     fn page(&mut self, seen: &Seen, choice: &Choice) -> Page {
+        let (page, reports) = self.collect(seen, choice);
+        self.journal.collectors(&reports);
+        self.journal.hooks(seen.hooks());
+        if let Ok(Events { snapshot: Ok(snapshot), .. }) = answer(&seen.events) {
+            self.journal.losses(snapshot);
+        }
+        page
+    }
+
+    /// A page, and how each collector's turn went.
+    fn collect(&mut self, seen: &Seen, choice: &Choice) -> (Page, Vec<Report>) {
         let events = answer(&seen.events);
         let tasks = answer(&seen.tasks);
-        let hooks = events.map(|events| events.hooks.as_slice()).unwrap_or_default();
         let view = self.ledger.view();
         let others = self.labels.of_others();
         let own = own_figures(&self.host).ok();
         let scene = Scene {
             events: events.and_then(|events| events.snapshot.as_ref()),
-            hooks,
+            hooks: events.map(|events| events.hooks.as_slice()).unwrap_or_default(),
             lister: tasks.ok().map(|list| &list.hook),
             tasks,
             devices: answer(&seen.devices),
@@ -295,12 +381,15 @@ impl Engine {
         if let Err(error) = write_reports(&reports, off, &mut page) {
             tracing::error!("states of collectors: {error}");
         }
-        self.journal.collectors(&reports);
-        self.journal.hooks(hooks.iter().chain(scene.lister));
-        if let Ok(snapshot) = scene.events {
-            self.journal.losses(snapshot);
-        }
-        page
+        (page, reports)
+    }
+}
+
+impl Seen {
+    /// How every program stands.
+    fn hooks(&self) -> impl Iterator<Item = &HookState> {
+        let hooks = answer(&self.events).map(|events| events.hooks.as_slice()).unwrap_or_default();
+        hooks.iter().chain(answer(&self.tasks).ok().map(|list| &list.hook))
     }
 }
 

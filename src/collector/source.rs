@@ -7,6 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::host::Rights;
+
 use super::CollectError;
 
 /// A result with its time.
@@ -66,13 +68,14 @@ impl<T> Drop for End<T> {
 }
 
 impl<A: Send + 'static, T: Send + Sync + 'static> Source<A, T> {
-    /// Starts the thread. `open` runs on it and gives the reader, which answers an ask, or does
-    /// what it is told (None).
+    /// Starts the thread, which gives up all rights but these. `open` runs on it and gives the
+    /// reader, which answers an ask, or does what it is told (None).
     ///
     /// # Errors
     /// The system refuses a thread.
     pub fn start<R>(
         name: &'static str,
+        rights: Rights,
         open: impl FnOnce() -> R + Send + 'static,
     ) -> std::io::Result<Self>
     where
@@ -84,6 +87,9 @@ impl<A: Send + 'static, T: Send + Sync + 'static> Source<A, T> {
         let end = End(Arc::clone(&board));
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
             let board = &end.0;
+            if let Err(error) = rights.keep() {
+                tracing::error!("the thread {name} keeps its capabilities: {error}");
+            }
             let mut read = open();
             for ask in inbox {
                 let begun = Instant::now();
@@ -185,7 +191,7 @@ mod tests {
 
     /// Answers each ask with the next value that the test gives it.
     fn fed(values: Receiver<u32>) -> Source<(), u32> {
-        Source::start("test", move || move |()| values.recv().ok().map(Ok)).unwrap()
+        Source::start("test", Rights::NONE, move || move |()| values.recv().ok().map(Ok)).unwrap()
     }
 
     fn value(source: &Source<(), u32>, max_age: Duration) -> Result<u32, CollectError> {
@@ -254,7 +260,8 @@ mod tests {
         assert!(matches!(value(&source, LONG), Err(CollectError::Stale(_))));
         drop(feed);
 
-        let mut source = Source::<(), u32>::start("test", || |()| panic!("on purpose")).unwrap();
+        let mut source =
+            Source::<(), u32>::start("test", Rights::NONE, || |()| panic!("on purpose")).unwrap();
         source.ask(());
         source.wait(Instant::now() + LONG);
         assert!(matches!(value(&source, LONG), Err(CollectError::Failed(_))));

@@ -1,7 +1,7 @@
 //! Two of the sources, each on its thread: the kernel's maps, and the list of processes.
 
 use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
-use crate::host::{self, Host};
+use crate::host::{self, Host, Rights};
 use crate::model::{Attach, HookState, ProcessKey, Snapshot, Tasks, Trouble};
 
 use super::CollectError;
@@ -30,7 +30,7 @@ pub fn events<O>(host: Host, open: O) -> std::io::Result<EventsSource>
 where
     O: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
 {
-    Source::start("events", move || {
+    Source::start("events", Rights::TRACING, move || {
         let mut events = open(host);
         move |ask| match (&mut events, ask) {
             (Ok(events), EventsAsk::Read(devices)) => {
@@ -82,7 +82,7 @@ pub fn tasks<O>(host: Host, open: O) -> std::io::Result<TasksSource>
 where
     O: FnOnce(Host) -> Box<dyn ListsTasks> + Send + 'static,
 {
-    Source::start("processes", move || {
+    Source::start("processes", Rights::TRACING, move || {
         let mut lister = open(host.clone());
         // Asked once: what is derived from it must not waver.
         let boot_seconds = host::boot_seconds(&host);
@@ -101,19 +101,31 @@ where
 /// The running kernel's processes: by its iterator, where that can't be had by /proc.
 pub struct LiveTasks {
     host: Host,
+    /// What a reading takes: nothing from 5.19 on, unless /proc hides processes.
+    rights: Rights,
     iterator: Option<TaskIterator>,
     /// Why there is none, or why it could not be read last.
     trouble: Option<Trouble>,
 }
 
 impl LiveTasks {
+    /// The calling thread keeps what readings take of its capabilities, permitted alone.
     #[must_use]
     pub fn open(host: Host) -> Self {
-        let started = TaskIterator::start(&host).map_err(|error| trouble(&error));
-        match started.and_then(|iterator| complete(iterator, &host)) {
-            Ok(iterator) => Self { host, iterator: Some(iterator), trouble: None },
-            Err(trouble) => Self { host, iterator: None, trouble: Some(trouble) },
-        }
+        let all = Rights::TRACING.keep().unwrap_or(Rights::NONE);
+        let hidden = all.for_processes(&host);
+        let started = all
+            .with(|| complete(TaskIterator::start(&host).map_err(|error| trouble(&error))?, &host));
+        let (mut iterator, trouble) = match started {
+            Ok(iterator) => (Some(iterator), None),
+            Err(trouble) => (None, Some(trouble)),
+        };
+        let reading = match iterator.as_mut().map(TaskIterator::read) {
+            Some(Err(EventsError::Denied(_))) => all.only(Rights::READING),
+            _ => Rights::NONE,
+        };
+        let rights = reading.and(hidden).keep().unwrap_or(Rights::NONE);
+        Self { host, rights, iterator, trouble }
     }
 
     /// None where there is no iterator, or it can't be read now: out of files or memory.
@@ -135,12 +147,15 @@ impl LiveTasks {
 
 impl ListsTasks for LiveTasks {
     fn list(&mut self) -> Result<(Tasks, HookState), CollectError> {
-        if let Some(listed) = self.by_iterator() {
-            return Ok(listed);
-        }
-        let trouble = self.trouble.clone();
-        let hook = HookState { hook: "tasks", symbol: "iter/task", attach: Attach::None, trouble };
-        Ok((host::read_tasks(&self.host)?, hook))
+        self.rights.with(|| {
+            if let Some(listed) = self.by_iterator() {
+                return Ok(listed);
+            }
+            let trouble = self.trouble.clone();
+            let hook =
+                HookState { hook: "tasks", symbol: "iter/task", attach: Attach::None, trouble };
+            Ok((host::read_tasks(&self.host)?, hook))
+        })
     }
 }
 

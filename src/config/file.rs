@@ -77,6 +77,7 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
                 whole("max_processes", ROWS, |rows| ebpf.max_processes = rows as u32),
             ],
         ),
+        section("capabilities", [("permanent_drop", Slot::Switch(&mut ebpf.permanent_drop))]),
     ];
     for (collector, on) in COLLECTORS.into_iter().zip(collectors) {
         let mut own = vec![("enabled", Slot::Switch(on))];

@@ -39,6 +39,7 @@ fn every_key_reaches_its_value() {
          log: {level: debug, format: json}\n\
          path: {procfs: /host/proc, sysfs: /host/sys}\n\
          ebpf: {attach: fentry, maxactive: 1, max_pins: 16777216, max_processes: 3}\n\
+         capabilities: {permanent_drop: true}\n\
          process: {enabled: false, max: 0, linger: 1m30s, labels: [slurm_job]}\n\
          mr: {enabled: false}\n",
     )
@@ -52,6 +53,7 @@ fn every_key_reaches_its_value() {
         maxactive: 1,
         max_pins: EbpfOptions::ROWS_LIMIT,
         max_processes: 3,
+        permanent_drop: true,
     };
     let process = ProcessOptions {
         max: 0,
@@ -78,7 +80,8 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
         ),
         (
             "\n\nproces:\n  max: 1\n",
-            "m.yaml:3: unknown key \"proces\", expected one of web, log, path, ebpf, mr, process, \
+            "m.yaml:3: unknown key \"proces\", expected one of web, log, path, ebpf, capabilities, \
+             mr, process, \
              devices, exporter; did you mean \"process\"?",
         ),
         (
@@ -89,7 +92,8 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
         ("mr:\n  max: 1\n", "m.yaml:2: unknown key \"mr.max\", expected one of enabled"),
         (
             "1: 2",
-            "m.yaml:1: unknown key \"1\", expected one of web, log, path, ebpf, mr, process, devices, exporter",
+            "m.yaml:1: unknown key \"1\", expected one of web, log, path, ebpf, capabilities, mr, \
+             process, devices, exporter",
         ),
     ] {
         assert_eq!(refusal(text), line);
@@ -188,7 +192,7 @@ fn what_is_no_section_is_told_what_one_holds() {
         ),
         (
             "- log\n",
-            "m.yaml:1: invalid type: sequence, expected a section of the keys web, log, path, ebpf, \
+            "m.yaml:1: invalid type: sequence, expected a section of the keys web, log, path, ebpf, capabilities, \
              mr, process, devices, exporter",
         ),
     ] {

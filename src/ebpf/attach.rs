@@ -2,11 +2,14 @@
 
 use libbpf_rs::{Link, Object, TracepointCategory};
 
+use crate::host::Host;
 use crate::model::{Attach, HookState, Trouble};
 
+use super::events::remedy;
+use super::facts::KernelFacts;
 use super::hook::{Hook, Side};
 use super::kprobe::KprobeEvents;
-use super::plan::{PlannedHook, Rung};
+use super::plan::{PlannedHook, Rung, Seat};
 
 /// A program in its place.
 pub struct Attached {
@@ -14,11 +17,18 @@ pub struct Attached {
     pub link: Link,
 }
 
+/// A hook in its place, with its programs.
+pub struct Seated {
+    pub hook: &'static Hook,
+    pub seat: Seat,
+    pub programs: Vec<Attached>,
+}
+
 /// What became of the hooks of an object.
 #[derive(Default)]
 pub struct Outcome {
-    pub attached: Vec<Attached>,
-    pub hooks: Vec<HookState>,
+    pub seated: Vec<Seated>,
+    pub states: Vec<HookState>,
 }
 
 impl Outcome {
@@ -27,8 +37,18 @@ impl Outcome {
     pub fn lost_a_trampoline(&self, planned: &[PlannedHook]) -> bool {
         planned
             .iter()
-            .zip(&self.hooks)
+            .zip(&self.states)
             .any(|(planned, state)| planned.rung == Rung::Fentry && state.attach == Attach::None)
+    }
+
+    /// Adds what helps to what was refused for lack of rights.
+    pub fn explain(&mut self, host: &Host) {
+        for state in &mut self.states {
+            if let Some(Trouble::Denied(why)) = &mut state.trouble {
+                why.push_str("; ");
+                why.push_str(&remedy(host));
+            }
+        }
     }
 }
 
@@ -37,20 +57,21 @@ impl Outcome {
 pub fn attach_all(
     object: &Object,
     planned: &[PlannedHook],
+    facts: &KernelFacts,
     mut probes: Option<&mut KprobeEvents>,
     maxactive: u32,
 ) -> Outcome {
     let mut outcome = Outcome::default();
     for PlannedHook { hook, rung } in planned {
-        let state = match attach(object, hook, rung, probes.as_deref_mut(), maxactive) {
-            Ok((attach, mut attached)) => {
-                outcome.attached.append(&mut attached);
+        let state = match attach(object, hook, rung, facts, probes.as_deref_mut(), maxactive) {
+            Ok((attach, seated)) => {
+                outcome.seated.push(seated);
                 HookState { hook: hook.name, symbol: hook.symbol, attach, trouble: None }
             }
             Err(trouble) => not_attached(hook, trouble),
         };
         log(&state);
-        outcome.hooks.push(state);
+        outcome.states.push(state);
     }
     outcome
 }
@@ -71,42 +92,49 @@ pub fn log(state: &HookState) {
 
 fn attach(
     object: &Object,
-    hook: &Hook,
+    hook: &'static Hook,
     rung: &Rung,
+    facts: &KernelFacts,
     probes: Option<&mut KprobeEvents>,
     maxactive: u32,
-) -> Result<(Attach, Vec<Attached>), Trouble> {
+) -> Result<(Attach, Seated), Trouble> {
     match rung {
-        Rung::Absent(trouble) => Err(trouble.clone()),
         Rung::Fentry => {
-            let attached = hook.shape.sides().iter().map(|side| {
+            let programs = hook.shape.sides().iter().map(|side| {
                 attach_program(object, hook.fentry_program(*side), |p| p.attach_trace())
             });
-            Ok((Attach::Fentry, attached.collect::<Result<_, _>>()?))
+            let programs = programs.collect::<Result<_, _>>()?;
+            Ok((Attach::Fentry, Seated { hook, seat: Seat::Trampoline, programs }))
         }
         Rung::PerfKprobe => {
-            let attached = hook.shape.sides().iter().map(|side| {
+            // The load from before: if the module was loaded anew since, that is seen later.
+            let seat = Seat::Perf(facts.symbols.home(hook.symbol).and_then(|at| facts.load(at)));
+            let programs = hook.shape.sides().iter().map(|side| {
                 attach_program(object, hook.kprobe_program(*side), |p| {
                     p.attach_kprobe(*side == Side::Exit, hook.symbol)
                 })
             });
-            Ok((Attach::Kprobe, attached.collect::<Result<_, _>>()?))
+            let programs = programs.collect::<Result<_, _>>()?;
+            Ok((Attach::Kprobe, Seated { hook, seat, programs }))
         }
         Rung::Tracefs { targets, pending } => {
             let probes = probes.ok_or_else(|| Trouble::Refused("no tracefs".to_owned()))?;
-            let mut attached = Vec::new();
+            let (mut programs, mut sat) = (Vec::new(), Vec::new());
             let mut trouble = Trouble::NoFunction;
             for target in targets {
                 match attach_events(object, hook, target, probes, maxactive) {
-                    Ok(mut events) => attached.append(&mut events),
+                    Ok(mut events) => {
+                        programs.append(&mut events);
+                        sat.push(target.clone());
+                    }
                     Err(refused) => trouble = refused,
                 }
             }
-            if attached.is_empty() {
+            if sat.is_empty() {
                 return Err(trouble);
             }
             let attach = if *pending { Attach::Pending } else { Attach::Kprobe };
-            Ok((attach, attached))
+            Ok((attach, Seated { hook, seat: Seat::Events(sat), programs }))
         }
     }
 }

@@ -2,6 +2,30 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+/// A count of the kernel's that starts anew when its probe does, as one that only rises.
+#[derive(Debug, Default)]
+pub struct Rising {
+    before: u64,
+    last: u64,
+}
+
+impl Rising {
+    /// All that was ever counted, now that the kernel says `now`.
+    pub fn rise_to(&mut self, now: u64) -> u64 {
+        if now < self.last {
+            self.restart();
+        }
+        self.last = now;
+        self.before + now
+    }
+
+    /// Another probe counts from here on.
+    pub fn restart(&mut self) {
+        self.before += self.last;
+        self.last = 0;
+    }
+}
+
 /// Kernel memory of a map, as its fdinfo tells; 0 where it doesn't.
 pub fn map_memory(map: BorrowedFd<'_>) -> u64 {
     std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_raw_fd()))
@@ -48,4 +72,17 @@ pub fn kprobe_misses(link: &impl AsFd) -> Option<u64> {
     }
     // SAFETY: as above.
     Some(unsafe { event.__bindgen_anon_1.kprobe.missed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_probe_missed_before_its_module_was_reloaded_is_not_forgotten() {
+        let mut misses = Rising::default();
+        assert_eq!([0, 5, 5, 2, 7].map(|now| misses.rise_to(now)), [0, 5, 5, 7, 12]);
+        misses.restart();
+        assert_eq!(misses.rise_to(9), 21);
+    }
 }

@@ -1,6 +1,6 @@
 //! The seam between the kernel and everything behind it.
 
-use crate::host::{self, Host};
+use crate::host::{self, Host, Rights};
 use crate::model::{HookState, ProcessKey, Snapshot};
 
 /// The kernel's own types, below /sys.
@@ -40,7 +40,7 @@ impl KernelEvents for Unwatched {
 #[derive(Debug, thiserror::Error)]
 pub enum EventsError {
     /// The kernel refuses BPF to this process.
-    #[error("BPF is denied: {0}; expected CAP_BPF and CAP_PERFMON (or root)")]
+    #[error("BPF is denied: {0}")]
     Denied(String),
     /// The kernel refuses to whoever asks that a program reads its memory.
     #[error(
@@ -61,6 +61,7 @@ impl EventsError {
     #[must_use]
     pub fn explained(self, host: &Host) -> Self {
         match self {
+            Self::Denied(why) => Self::Denied(format!("{why}; {}", remedy(host))),
             Self::Unsupported(why) if host::confidential(host) => Self::LockedDown(why),
             Self::Unsupported(why) if !host.sys(BTF).exists() => {
                 Self::Unsupported(format!("{why}; it has no {}", host.sys(BTF).display()))
@@ -68,6 +69,21 @@ impl EventsError {
             other => other,
         }
     }
+}
+
+/// What the thread needs beyond what it has in effect to watch registrations.
+#[must_use]
+pub fn remedy(host: &Host) -> String {
+    let rights = Rights::in_effect();
+    let lacking = rights.lacking(host);
+    if !lacking.is_empty() {
+        return format!("lacking: {}", lacking.join(", "));
+    }
+    rights.lacks_memlock().unwrap_or_else(|| {
+        "no capability is lacking: is it a user namespace, or does seccomp or a security module \
+         refuse it?"
+            .to_owned()
+    })
 }
 
 #[cfg(test)]

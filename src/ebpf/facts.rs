@@ -1,9 +1,9 @@
 //! What this kernel has, observed: never by its version.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use crate::host::{Home, Host, Modules, Symbols, preempts, tracefs};
+use crate::host::{Home, Host, Modules, Symbols, load_of, preempts, tracefs};
 
 use super::btf::field_offsets;
 use super::hook;
@@ -16,6 +16,8 @@ pub struct KernelFacts {
     /// Whether `symbols` could be read at all.
     pub symbols_known: bool,
     pub modules: Modules,
+    /// Which load it is, of each module that has a function of a hook, or may have one.
+    pub loads: BTreeMap<String, u64>,
     /// The tracefs whose kprobe_events can be written.
     pub tracefs: Option<PathBuf>,
     /// Else why there is none.
@@ -49,11 +51,15 @@ impl KernelFacts {
             tracing::warn!("loaded modules are not known: {error}");
             Modules::default()
         });
+        let symbols_known = symbols.is_ok();
+        let symbols = symbols.unwrap_or_default();
+        let loads = loads(host, hook::modules().map(|it| it as &str).chain(symbols.modules()));
         let tracefs = tracefs(host);
         let btf = host.sys("kernel/btf");
         Self {
-            symbols_known: symbols.is_ok(),
-            symbols: symbols.unwrap_or_default(),
+            symbols_known,
+            symbols,
+            loads,
             no_tracefs: tracefs.as_ref().err().copied().unwrap_or_default(),
             tracefs: tracefs.ok(),
             vmlinux_btf: btf.join("vmlinux").exists(),
@@ -67,6 +73,15 @@ impl KernelFacts {
         }
     }
 
+    /// Which load of its module a function belongs to; None in the kernel itself.
+    #[must_use]
+    pub fn load(&self, home: &Home) -> Option<u64> {
+        match home {
+            Home::Vmlinux => None,
+            Home::Module(module) => self.loads.get(module).copied(),
+        }
+    }
+
     /// Whether a trampoline on a function there can be had and sees every call.
     #[must_use]
     pub fn trampolines(&self, home: &Home) -> bool {
@@ -76,6 +91,11 @@ impl KernelFacts {
                 Home::Module(module) => self.vmlinux_btf && self.module_btf.contains(module),
             }
     }
+}
+
+/// Of each module that is loaded, which load it is.
+pub fn loads<'a>(host: &Host, modules: impl Iterator<Item = &'a str>) -> BTreeMap<String, u64> {
+    modules.filter_map(|module| Some((module.to_owned(), load_of(host, module)?))).collect()
 }
 
 impl FieldOffsets {

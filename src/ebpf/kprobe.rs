@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::cost::Rising;
 use super::hook::Side;
 
 const PREFIX: &str = "mrscope_";
@@ -14,12 +15,15 @@ const NAME_LIMIT: usize = 63;
 
 /// The events that one mrscope has made; removed when dropped.
 pub struct KprobeEvents {
-    tracefs: PathBuf,
+    /// Kept open: definitions can be removed when the rights to open it are gone.
+    events: File,
     group: String,
     token: String,
     names: Vec<String>,
     /// Kept open: it can be read again after privileges are gone.
     profile: Option<File>,
+    /// By event: a probe counts anew when its module is loaded anew.
+    missed: BTreeMap<String, Rising>,
 }
 
 /// An event: what to attach to.
@@ -34,16 +38,21 @@ impl KprobeEvents {
     ///
     /// `token` makes the names unique on this host: the same name with another function would
     /// silently append to the event.
-    #[must_use]
-    pub fn new(tracefs: &Path, token: String) -> Self {
-        remove_leftovers(tracefs);
-        Self {
-            tracefs: tracefs.to_owned(),
+    ///
+    /// # Errors
+    /// The events can't be written.
+    pub fn new(tracefs: &Path, token: String) -> io::Result<Self> {
+        // Appended: opening with O_TRUNC would remove everybody's probes.
+        let mut events = OpenOptions::new().append(true).open(tracefs.join("kprobe_events"))?;
+        remove_leftovers(tracefs, &mut events);
+        Ok(Self {
+            events,
             group: format!("{PREFIX}{token}"),
             token,
             names: Vec::new(),
             profile: File::open(tracefs.join("kprobe_profile")).ok(),
-        }
+            missed: BTreeMap::new(),
+        })
     }
 
     /// Defines an event on `target` (`symbol` or `MODULE:symbol`).
@@ -65,7 +74,7 @@ impl KprobeEvents {
             Side::Exit => format!("r{maxactive}"),
         };
         let line = format!("{kind}:{}/{name} {target}", self.group);
-        write_line(&self.tracefs, &line)?;
+        write_line(&mut self.events, &line)?;
         self.names.push(name.clone());
         Ok(Event { group: self.group.clone(), name })
     }
@@ -79,7 +88,12 @@ impl KprobeEvents {
         if file.rewind().is_err() || file.read_to_string(&mut text).is_err() {
             return Vec::new();
         }
-        parse_misses(&text, &self.token)
+        let mut misses: BTreeMap<&str, u64> = BTreeMap::new();
+        for (event, program, missed) in parse_misses(&text, &self.token) {
+            let rising = self.missed.entry(event.to_owned()).or_default();
+            *misses.entry(program).or_default() += rising.rise_to(missed);
+        }
+        misses.into_iter().map(|(program, missed)| (program.to_owned(), missed)).collect()
     }
 }
 
@@ -87,19 +101,18 @@ impl Drop for KprobeEvents {
     fn drop(&mut self) {
         for name in &self.names {
             // What can't be removed now is removed by the next start.
-            let _ = write_line(&self.tracefs, &format!("-:{}/{name}", self.group));
+            let _ = write_line(&mut self.events, &format!("-:{}/{name}", self.group));
         }
     }
 }
 
-/// One definition a write, appended: opening with O_TRUNC would remove everybody's probes.
-fn write_line(tracefs: &Path, line: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().append(true).open(tracefs.join("kprobe_events"))?;
-    file.write_all(format!("{line}\n").as_bytes())
+/// One definition a write.
+fn write_line(events: &mut File, line: &str) -> io::Result<()> {
+    events.write_all(format!("{line}\n").as_bytes())
 }
 
 /// Removes events whose mrscope is dead. One in use answers EBUSY: its owner lives.
-fn remove_leftovers(tracefs: &Path) {
+fn remove_leftovers(tracefs: &Path, events: &mut File) {
     let Ok(text) = std::fs::read_to_string(tracefs.join("kprobe_events")) else {
         return;
     };
@@ -110,7 +123,7 @@ fn remove_leftovers(tracefs: &Path) {
         let alive = pid != std::process::id().to_string()
             && std::fs::read_to_string(format!("/proc/{pid}/comm"))
                 .is_ok_and(|comm| comm.trim_end() == "mrscope");
-        if !alive && let Err(error) = write_line(tracefs, &format!("-:{group}/{name}")) {
+        if !alive && let Err(error) = write_line(events, &format!("-:{group}/{name}")) {
             tracing::debug!("leftover probe {group}/{name} stays: {error}");
         }
     }
@@ -126,20 +139,19 @@ fn leftovers(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Lines are `name hits misses`, without the group: the token in the name tells ours.
-/// Events of one program in several modules are added up.
-fn parse_misses(text: &str, token: &str) -> Vec<(String, u64)> {
-    let mut misses = BTreeMap::new();
-    for line in text.lines() {
+/// Lines are `name hits misses`, without the group: the token in the name tells ours. Gives event,
+/// program and misses.
+fn parse_misses<'a>(
+    text: &'a str,
+    token: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a str, u64)> {
+    text.lines().filter_map(move |line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [name, _hits, missed] = words[..] else {
-            continue;
+        let [event, _hits, missed] = words[..] else {
+            return None;
         };
-        if let (Some(program), Ok(missed)) = (program_of(name, token), missed.parse::<u64>()) {
-            *misses.entry(program.to_owned()).or_default() += missed;
-        }
-    }
-    misses.into_iter().collect()
+        Some((event, program_of(event, token)?, missed.parse().ok()?))
+    })
 }
 
 /// The program of one of our events: what comes before its module and our token.
@@ -169,16 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn misses_of_a_program_add_up_and_those_of_others_are_left_out() {
+    fn misses_of_our_events_are_told_by_program_and_those_of_others_are_left_out() {
         let text = "  umem_get_exit_ib_uverbs_77_1a      3     2\n\
                     \x20 umem_get_exit_ib_core_77_1a     4     1\n\
                     \x20 umem_get_enter_ib_core_77_1a    4     0\n\
                     \x20 umem_get_exit_ib_core_9_1a      9     9\n\
                     \x20 other                           1     1\n";
-        assert_eq!(
-            parse_misses(text, "77_1a"),
-            [("umem_get_enter".to_owned(), 0), ("umem_get_exit".to_owned(), 3)]
-        );
+        let misses = parse_misses(text, "77_1a").map(|(_, program, missed)| (program, missed));
+        assert!(misses.eq([("umem_get_exit", 2), ("umem_get_exit", 1), ("umem_get_enter", 0)]));
     }
 
     #[test]

@@ -64,14 +64,14 @@ fn choose_programs(open: &mut OpenObject, hooks: &[PlannedHook]) -> Result<(), l
 }
 
 /// Names of the programs that a hook needs on its rung.
-fn programs(planned: &PlannedHook) -> Vec<String> {
+#[must_use]
+pub fn programs(planned: &PlannedHook) -> Vec<String> {
     let sides = planned.hook.shape.sides().iter();
     match planned.rung {
         Rung::Fentry => sides.map(|side| planned.hook.fentry_program(*side)).collect(),
         Rung::Tracefs { .. } | Rung::PerfKprobe => {
             sides.map(|side| planned.hook.kprobe_program(*side)).collect()
         }
-        Rung::Absent(_) => Vec::new(),
     }
 }
 

@@ -1,13 +1,15 @@
-//! Maps by name, and their rows: one, or all in batches. `libbpf_rs::MapCore::lookup_batch` takes a
-//! short batch for the end and so loses rows; the end is ENOENT alone.
+//! Maps by name, and single rows of them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, Object};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::events::EventsError;
-use super::records::{Record, as_bytes, from_bytes};
+use super::records::{Record, as_bytes};
 
 /// The maps that all objects share, as the first object made them.
 #[derive(Default)]
@@ -42,27 +44,12 @@ impl SharedMaps {
         self.get(map).ok_or_else(none)
     }
 
-    /// All rows of a hash map.
+    /// The `count` rows of an array of counters, mapped: reading them asks nothing of the kernel.
     ///
     /// # Errors
-    /// See [`read_all`].
-    pub fn rows<K: Record, V: Record>(
-        &self,
-        map: &'static str,
-    ) -> Result<Vec<(K, V)>, EventsError> {
-        read_all(self.map(map)?).map_err(|source| EventsError::Map { map, source })
-    }
-
-    /// The first `count` rows of an array.
-    ///
-    /// # Errors
-    /// What the kernel answers to BPF_MAP_LOOKUP_ELEM.
-    pub fn array<V: Record>(&self, map: &'static str, count: u32) -> Result<Vec<V>, EventsError> {
-        let fd = self.map(map)?;
-        (0..count)
-            .map(|row| lookup_one(fd, row))
-            .collect::<io::Result<_>>()
-            .map_err(|source| EventsError::Map { map, source })
+    /// No object has that map, or the kernel refuses to map it.
+    pub fn counters(&self, map: &'static str, count: usize) -> Result<Counters, EventsError> {
+        Counters::of(self.map(map)?, count).map_err(|source| EventsError::Map { map, source })
     }
 
     /// Writes a row.
@@ -84,66 +71,38 @@ impl SharedMaps {
     }
 }
 
-/// Rows asked for at first; a bucket that does not fit doubles it.
-const FIRST_BATCH: usize = 1024;
+/// Counters that programs raise and this process sees, until it is dropped.
+pub struct Counters {
+    at: NonNull<AtomicU64>,
+    count: usize,
+}
 
-/// All rows of a hash map, in no order. Rows that come or go meanwhile may or may not be among them.
-///
-/// # Errors
-/// What the kernel answers to BPF_MAP_LOOKUP_BATCH.
-pub fn read_all<K: Record, V: Record>(map: impl AsFd) -> io::Result<Vec<(K, V)>> {
-    let fd = map.as_fd().as_raw_fd();
-    let mut rows = Vec::new();
-    let mut batch = FIRST_BATCH;
-    let mut position: Option<u32> = None;
-    let mut keys = vec![0u8; batch * size_of::<K>()];
-    let mut values = vec![0u8; batch * size_of::<V>()];
-    loop {
-        let mut next = 0u32;
-        let mut count = batch as u32;
-        let status = lookup(fd, position.as_ref(), &mut next, &mut keys, &mut values, &mut count);
-        match -status {
-            0 | libc_errno::ENOENT => {
-                let keys = keys.chunks_exact(size_of::<K>());
-                let values = values.chunks_exact(size_of::<V>());
-                rows.extend(
-                    keys.zip(values)
-                        .take(count as usize)
-                        .map(|(key, value)| (from_bytes(key), from_bytes(value))),
-                );
-                if status != 0 {
-                    return Ok(rows);
-                }
-                position = Some(next);
-            }
-            libc_errno::ENOSPC => {
-                batch *= 2;
-                keys.resize(batch * size_of::<K>(), 0);
-                values.resize(batch * size_of::<V>(), 0);
-            }
-            error => return Err(io::Error::from_raw_os_error(error)),
-        }
+impl Counters {
+    #[allow(unsafe_code)]
+    fn of(map: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
+        let bytes = count * size_of::<u64>();
+        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
+        let at = unsafe { mmap(null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, map, 0) }?;
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { at, count })
+    }
+
+    #[must_use]
+    #[allow(unsafe_code)]
+    pub fn read(&self) -> Vec<u64> {
+        // SAFETY: the mapping is whole pages with room for `count` counters, is never written here,
+        // and lives as long as self; others write whole counters only.
+        let counters = unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) };
+        counters.iter().map(|counter| counter.load(Ordering::Relaxed)).collect()
     }
 }
 
-/// The two answers that are not failures.
-mod libc_errno {
-    pub const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
-    pub const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
-}
-
-#[allow(unsafe_code)]
-fn lookup_one<V: Record>(map: BorrowedFd<'_>, row: u32) -> io::Result<V> {
-    let mut value = vec![0u8; size_of::<V>()];
-    // SAFETY: an array's key is 4 bytes, and the value has the size of the map's.
-    let status = unsafe {
-        libbpf_sys::bpf_map_lookup_elem(
-            map.as_raw_fd(),
-            std::ptr::from_ref(&row).cast(),
-            value.as_mut_ptr().cast(),
-        )
-    };
-    result(status).map(|()| from_bytes(&value))
+impl Drop for Counters {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing borrows from it any more.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.count * size_of::<u64>()) };
+    }
 }
 
 #[allow(unsafe_code)]
@@ -169,29 +128,4 @@ fn delete_one<K: Record>(map: BorrowedFd<'_>, key: &K) -> bool {
 
 fn result(status: i32) -> io::Result<()> {
     if status < 0 { Err(io::Error::from_raw_os_error(-status)) } else { Ok(()) }
-}
-
-#[allow(unsafe_code)]
-fn lookup(
-    fd: i32,
-    position: Option<&u32>,
-    next: &mut u32,
-    keys: &mut [u8],
-    values: &mut [u8],
-    count: &mut u32,
-) -> i32 {
-    let from = position.map_or(std::ptr::null_mut(), |p| std::ptr::from_ref(p).cast_mut().cast());
-    // SAFETY: keys and values have room for `count` rows of the map's sizes; a position of a hash
-    // map is 4 bytes, the kernel reads `from` and writes `next`.
-    unsafe {
-        libbpf_sys::bpf_map_lookup_batch(
-            fd,
-            from,
-            std::ptr::from_mut(next).cast(),
-            keys.as_mut_ptr().cast(),
-            values.as_mut_ptr().cast(),
-            count,
-            std::ptr::null(),
-        )
-    }
 }

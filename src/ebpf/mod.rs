@@ -13,10 +13,13 @@ mod load;
 mod maps;
 mod plan;
 mod records;
+mod rows;
 mod tasks;
 mod tracer;
 mod umem;
 mod verbs;
+mod walk;
+mod watch;
 
 pub use decode::UNKNOWN_DEVICE;
 pub use events::{EventsError, KernelEvents, Unwatched};

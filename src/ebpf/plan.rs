@@ -1,8 +1,12 @@
-//! Which rung of the ladder each hook stands on: decided from facts alone, without I/O.
+//! Which rung of the ladder each hook stands on, at the start and when modules came or went: decided
+//! from facts alone, without I/O.
+
+use std::collections::BTreeMap;
 
 use crate::host::Home;
 use crate::model::{Attach, AttachMode, EbpfOptions, HookState, Trouble};
 
+use super::attach::not_attached;
 use super::facts::KernelFacts;
 use super::hook::{Hook, STEMS, Stem};
 
@@ -17,15 +21,21 @@ pub enum Rung {
     },
     /// A kprobe of the perf PMU: can't raise maxactive, and tells its misses from 6.7 on only.
     PerfKprobe,
-    Absent(Trouble),
 }
 
-impl Rung {
-    #[must_use]
-    pub fn is_absent(&self) -> bool {
-        matches!(self, Self::Absent(_))
-    }
+/// Where a hook that is attached sits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seat {
+    /// Holds its module.
+    Trampoline,
+    /// Live and wait by themselves as their modules come and go.
+    Events(Vec<String>),
+    /// Die with the load of the module that they were made for; None in the kernel itself.
+    Perf(Option<u64>),
 }
+
+/// Seats by the name of the hook.
+pub type Seats = BTreeMap<&'static str, Seat>;
 
 /// One hook with its rung.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,46 +44,84 @@ pub struct PlannedHook {
     pub rung: Rung,
 }
 
-/// The hooks of one BPF object.
+/// The hooks of one BPF object that are to be attached.
 #[derive(Debug, Clone)]
 pub struct PlannedStem {
     pub stem: &'static Stem,
     pub hooks: Vec<PlannedHook>,
 }
 
-/// What to load and where to attach it.
-#[derive(Debug, Clone)]
+/// What to load and where to attach it, and how all other hooks stand.
+#[derive(Debug, Clone, Default)]
 pub struct AttachPlan {
     pub stems: Vec<PlannedStem>,
+    pub states: Vec<HookState>,
 }
 
 impl AttachPlan {
-    /// Chooses a rung for every hook.
+    /// Chooses for every hook: a rung, or that it stays as it is.
     #[must_use]
-    pub fn choose(facts: &KernelFacts, options: &EbpfOptions) -> Self {
-        let plan_hook = |hook| PlannedHook { hook, rung: choose_rung(hook, facts, options) };
-        Self {
-            stems: STEMS
-                .iter()
-                .map(|stem| PlannedStem { stem, hooks: stem.hooks.iter().map(plan_hook).collect() })
-                .collect(),
+    pub fn choose(facts: &KernelFacts, options: &EbpfOptions, seats: &Seats) -> Self {
+        let mut plan = Self::default();
+        for stem in STEMS {
+            let mut hooks = Vec::new();
+            for hook in stem.hooks {
+                match next_step(hook, seats.get(hook.name), facts, options) {
+                    Ok(rung) => hooks.push(PlannedHook { hook, rung }),
+                    Err(state) => plan.states.push(state),
+                }
+            }
+            if !hooks.is_empty() {
+                plan.stems.push(PlannedStem { stem, hooks });
+            }
         }
+        plan
     }
 }
 
-fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Rung {
+/// A rung to attach it on, or how it stands without that.
+fn next_step(
+    hook: &'static Hook,
+    seat: Option<&Seat>,
+    facts: &KernelFacts,
+    options: &EbpfOptions,
+) -> Result<Rung, HookState> {
+    let stays = |attach| HookState { hook: hook.name, symbol: hook.symbol, attach, trouble: None };
+    let home = facts.symbols.home(hook.symbol);
+    match (seat, home) {
+        (Some(Seat::Trampoline), _) => Err(stays(Attach::Fentry)),
+        (Some(Seat::Events(targets)), Some(home)) => {
+            let target = target(hook, home);
+            if targets.contains(&target) {
+                Err(stays(Attach::Kprobe))
+            } else {
+                // Brought by a module that was not expected to.
+                Ok(Rung::Tracefs { targets: vec![target], pending: false })
+            }
+        }
+        (Some(Seat::Events(_)), None) if may_come(hook, facts) => Err(stays(Attach::Pending)),
+        (Some(Seat::Events(_)), None) => Err(not_attached(hook, Trouble::NoFunction)),
+        (Some(Seat::Perf(load)), Some(home)) if *load == facts.load(home) => {
+            Err(stays(Attach::Kprobe))
+        }
+        _ => choose_rung(hook, facts, options).map_err(|trouble| not_attached(hook, trouble)),
+    }
+}
+
+fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Result<Rung, Trouble> {
     let kprobe = |targets, pending| match facts.tracefs {
-        Some(_) => Rung::Tracefs { targets, pending },
-        None if pending => Rung::Absent(Trouble::NotLoaded(facts.no_tracefs)),
-        None => Rung::PerfKprobe,
+        Some(_) => Ok(Rung::Tracefs { targets, pending }),
+        None if pending => Err(Trouble::NotLoaded(facts.no_tracefs)),
+        None => Ok(Rung::PerfKprobe),
     };
     match facts.symbols.home(hook.symbol) {
-        Some(home @ Home::Vmlinux) if facts.trampolines(home) => Rung::Fentry,
-        Some(Home::Vmlinux) => kprobe(vec![hook.symbol.to_owned()], false),
-        Some(home) if options.attach == AttachMode::Fentry && facts.trampolines(home) => {
-            Rung::Fentry
+        Some(home @ Home::Vmlinux) if facts.trampolines(home) => Ok(Rung::Fentry),
+        Some(home @ Home::Module(_))
+            if options.attach == AttachMode::Fentry && facts.trampolines(home) =>
+        {
+            Ok(Rung::Fentry)
         }
-        Some(Home::Module(module)) => kprobe(vec![format!("{module}:{}", hook.symbol)], false),
+        Some(home) => kprobe(vec![target(hook, home)], false),
         None => {
             // With unknown symbols every module is tried: a wrong one is refused or stays pending.
             let candidates: Vec<_> = hook
@@ -82,29 +130,22 @@ fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Rung 
                 .filter(|module| !facts.symbols_known || !facts.modules.has(module))
                 .map(|module| format!("{module}:{}", hook.symbol))
                 .collect();
-            if candidates.is_empty() {
-                Rung::Absent(Trouble::NoFunction)
-            } else {
-                kprobe(candidates, true)
-            }
+            if candidates.is_empty() { Err(Trouble::NoFunction) } else { kprobe(candidates, true) }
         }
     }
 }
 
-/// Follows modules that came or went: tracefs' probes live and wait by themselves.
-pub fn restate(hooks: &mut [HookState], facts: &KernelFacts) {
-    for state in hooks {
-        if !matches!(state.attach, Attach::Kprobe | Attach::Pending) {
-            continue;
-        }
-        let hook = STEMS.iter().flat_map(|stem| stem.hooks).find(|hook| hook.name == state.hook);
-        let may_come = hook.is_some_and(|hook| hook.modules.iter().any(|m| !facts.modules.has(m)));
-        (state.attach, state.trouble) = match facts.symbols.home(state.symbol) {
-            Some(_) => (Attach::Kprobe, None),
-            None if may_come || !facts.symbols_known => (Attach::Pending, None),
-            None => (Attach::None, Some(Trouble::NoFunction)),
-        };
+/// A function as tracefs names it.
+fn target(hook: &Hook, home: &Home) -> String {
+    match home {
+        Home::Vmlinux => hook.symbol.to_owned(),
+        Home::Module(module) => format!("{module}:{}", hook.symbol),
     }
+}
+
+/// Whether a module that is not loaded may bring the function.
+fn may_come(hook: &Hook, facts: &KernelFacts) -> bool {
+    !facts.symbols_known || hook.modules.iter().any(|module| !facts.modules.has(module))
 }
 
 #[cfg(test)]
@@ -112,21 +153,57 @@ mod tests {
     use super::*;
     use crate::host::{Modules, Symbols};
 
+    /// What comes next for the pin hook that sits there: its state, or the rung it is to stand on.
+    fn next(seat: Seat, facts: &KernelFacts) -> Result<Rung, (Attach, Option<Trouble>)> {
+        let seats = Seats::from([(PIN, seat)]);
+        let plan = AttachPlan::choose(facts, &EbpfOptions::default(), &seats);
+        let mut hooks = plan.stems.into_iter().flat_map(|stem| stem.hooks);
+        if let Some(planned) = hooks.find(|planned| planned.hook.name == PIN) {
+            return Ok(planned.rung);
+        }
+        let state = plan.states.into_iter().find(|state| state.hook == PIN).unwrap();
+        Err((state.attach, state.trouble))
+    }
+
+    fn unloaded() -> KernelFacts {
+        KernelFacts { symbols: Symbols::default(), modules: Modules::default(), ..capable() }
+    }
+
     #[test]
     fn a_probe_that_waits_comes_alive_with_its_module_and_waits_again_without() {
-        let state = |attach, trouble| HookState { hook: PIN, symbol: PIN_SYMBOL, attach, trouble };
-        let mut hooks = [state(Attach::Pending, None)];
-        restate(&mut hooks, &capable());
-        assert_eq!(hooks, [state(Attach::Kprobe, None)]);
-
-        let unloaded =
-            KernelFacts { symbols: Symbols::default(), modules: Modules::default(), ..capable() };
-        restate(&mut hooks, &unloaded);
-        assert_eq!(hooks, [state(Attach::Pending, None)]);
-
+        let seat = || Seat::Events(vec!["ib_uverbs:ib_umem_get".into()]);
+        assert_eq!(next(seat(), &capable()), Err((Attach::Kprobe, None)));
+        assert_eq!(next(seat(), &unloaded()), Err((Attach::Pending, None)));
         // The modules came, the function did not: it will not.
-        restate(&mut hooks, &KernelFacts { symbols: Symbols::default(), ..capable() });
-        assert_eq!(hooks, [state(Attach::None, Some(Trouble::NoFunction))]);
+        let without = KernelFacts { symbols: Symbols::default(), ..capable() };
+        assert_eq!(next(seat(), &without), Err((Attach::None, Some(Trouble::NoFunction))));
+    }
+
+    #[test]
+    fn a_function_that_another_module_brings_gets_a_probe_of_its_own() {
+        let seat = Seat::Events(vec!["ib_core:ib_umem_get".into()]);
+        let targets = vec!["ib_uverbs:ib_umem_get".into()];
+        assert_eq!(next(seat, &capable()), Ok(Rung::Tracefs { targets, pending: false }));
+    }
+
+    #[test]
+    fn a_probe_of_the_perf_pmu_lives_as_long_as_its_load_of_the_module() {
+        let loaded = |load| KernelFacts {
+            loads: [("ib_uverbs".to_owned(), load)].into(),
+            tracefs: None,
+            no_tracefs: "none",
+            ..capable()
+        };
+        assert_eq!(next(Seat::Perf(Some(7)), &loaded(7)), Err((Attach::Kprobe, None)));
+        assert_eq!(next(Seat::Perf(Some(7)), &loaded(8)), Ok(Rung::PerfKprobe));
+        let gone = KernelFacts { tracefs: None, no_tracefs: "none", ..unloaded() };
+        let waits_for_nothing = Some(Trouble::NotLoaded("none"));
+        assert_eq!(next(Seat::Perf(Some(7)), &gone), Err((Attach::None, waits_for_nothing)));
+    }
+
+    #[test]
+    fn a_trampoline_stays_where_it_is() {
+        assert_eq!(next(Seat::Trampoline, &capable()), Err((Attach::Fentry, None)));
     }
 
     const PIN: &str = "umem_get";
@@ -149,10 +226,14 @@ mod tests {
         EbpfOptions { attach: AttachMode::Fentry, ..EbpfOptions::default() }
     }
 
-    fn rung(facts: &KernelFacts, options: &EbpfOptions) -> Rung {
-        let plan = AttachPlan::choose(facts, options);
+    fn planned(facts: &KernelFacts, options: &EbpfOptions) -> Option<Rung> {
+        let plan = AttachPlan::choose(facts, options, &Seats::new());
         let mut hooks = plan.stems.into_iter().flat_map(|stem| stem.hooks);
-        hooks.find(|planned| planned.hook.name == PIN).map(|planned| planned.rung).unwrap()
+        hooks.find(|planned| planned.hook.name == PIN).map(|planned| planned.rung)
+    }
+
+    fn rung(facts: &KernelFacts, options: &EbpfOptions) -> Rung {
+        planned(facts, options).unwrap()
     }
 
     #[test]
@@ -203,14 +284,17 @@ mod tests {
         };
         assert_eq!(rung(&facts, &EbpfOptions::default()), waiting);
         facts.tracefs = None;
-        assert!(matches!(rung(&facts, &EbpfOptions::default()), Rung::Absent(_)));
+        assert_eq!(planned(&facts, &EbpfOptions::default()), None);
     }
 
     #[test]
     fn a_function_that_loaded_modules_lack_is_absent() {
         let mut facts = capable();
         facts.symbols = Symbols::default();
-        assert_eq!(rung(&facts, &EbpfOptions::default()), Rung::Absent(Trouble::NoFunction));
+        assert_eq!(planned(&facts, &EbpfOptions::default()), None);
+        let plan = AttachPlan::choose(&facts, &EbpfOptions::default(), &Seats::new());
+        let state = plan.states.iter().find(|state| state.hook == PIN).unwrap();
+        assert_eq!(state.trouble, Some(Trouble::NoFunction));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The program of bpf/tasks.bpf.c: one walk over all processes, read as rows. It shares no map with
 //! the other stems and can be had where they can't. Never decides what a row is worth.
 
-use std::io::{self, Read};
+use std::io;
 
 use libbpf_rs::{Iter, Link, ObjectBuilder};
 use rustix::io::Errno;
@@ -14,13 +14,12 @@ use super::events::EventsError;
 use super::load::object;
 use super::records::{self, from_bytes};
 use super::tracer::{load_error, quiet_libbpf};
+use super::walk::{buffer, read_records};
 
 const OBJECT: &[u8] = object!("tasks");
 const SYMBOL: &str = "iter/task";
 const ROW_BYTES: usize = size_of::<records::task>();
 const RLIM_INFINITY: u64 = u64::MAX;
-/// Eight times what the kernel gives in one read.
-const BUFFER_BYTES: usize = 256 << 10;
 
 /// A loaded program that walks over the processes of this pid namespace. Pids are the host's.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ pub struct TaskIterator {
 }
 
 impl TaskIterator {
-    /// Loads and attaches the program, and reads once to know that it can be.
+    /// Loads and attaches the program.
     ///
     /// # Errors
     /// Denied for lack of rights; Unsupported where the kernel has no such iterator or no BTF.
@@ -47,15 +46,13 @@ impl TaskIterator {
             EventsError::Unsupported("the object tasks has no program".to_owned())
         })?;
         // The link holds the program when the object is gone.
-        let link = program.attach().map_err(|error| load_error(&error))?;
-        let mut tasks = Self {
+        let link = program.attach().map_err(|error| load_error(&error).explained(host))?;
+        Ok(Self {
             link,
-            buffer: vec![0; BUFFER_BYTES],
+            buffer: buffer(),
             page_bytes: rustix::param::page_size() as u64,
             whole: Processes::of(host).all_visible(),
-        };
-        tasks.read()?;
-        Ok(tasks)
+        })
     }
 
     /// One walk over all processes.
@@ -69,7 +66,9 @@ impl TaskIterator {
             }
             _ => failed(io::Error::other(one_line(&error))),
         })?;
-        let rows = read_rows(walk, &mut self.buffer).map_err(failed)?;
+        let mut rows = Vec::new();
+        read_records(walk, ROW_BYTES, &mut self.buffer, |row| rows.push(from_bytes(row)))
+            .map_err(failed)?;
         let rows = processes(rows, self.page_bytes);
         Ok(Tasks { rows, exact: true, whole: self.whole, unread: None })
     }
@@ -83,31 +82,6 @@ impl TaskIterator {
 
 fn failed(source: io::Error) -> EventsError {
     EventsError::Map { map: "tasks (iter/task)", source }
-}
-
-/// All rows up to the end; a row may come in two pieces.
-fn read_rows(mut from: impl Read, buffer: &mut [u8]) -> io::Result<Vec<records::task>> {
-    let mut rows = Vec::new();
-    let mut kept = 0;
-    loop {
-        let read = match from.read(&mut buffer[kept..]) {
-            Ok(0) if kept == 0 => return Ok(rows),
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => read,
-            // The kernel breaks off after a million tasks without a row, and goes on from there.
-            Err(error) if again(&error) => continue,
-            Err(error) => return Err(error),
-        };
-        let filled = kept + read;
-        let whole = filled - filled % ROW_BYTES;
-        rows.extend(buffer[..whole].chunks_exact(ROW_BYTES).map(from_bytes::<records::task>));
-        buffer.copy_within(whole..filled, 0);
-        kept = filled - whole;
-    }
-}
-
-fn again(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Rows of the kernel → one row a process; of those that share one memory the oldest has its
@@ -167,7 +141,6 @@ fn process(row: &records::task, page_bytes: u64) -> Task {
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::as_bytes;
     use super::*;
 
     /// A row of `tgid`, started at `start`, whose memory is at `memory` and holds one page of each.
@@ -258,39 +231,6 @@ mod tests {
     #[test]
     fn a_reused_pid_is_a_row_of_its_own() {
         assert_eq!(memories(&[row(1, 1, 0), row(1, 2, 0xa)]).len(), 2);
-    }
-
-    /// Hands out its bytes in pieces, with an interruption before each.
-    struct Pieces(Vec<u8>, usize, bool);
-
-    impl Read for Pieces {
-        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            self.2 = !self.2;
-            if self.2 {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            let count = self.1.min(self.0.len()).min(into.len());
-            into[..count].copy_from_slice(&self.0[..count]);
-            self.0.drain(..count);
-            Ok(count)
-        }
-    }
-
-    #[test]
-    fn rows_that_come_in_pieces_are_put_together() {
-        let bytes: Vec<u8> = (0..50).flat_map(|tgid| as_bytes(&row(tgid, 1, 2)).to_vec()).collect();
-        for piece in [1, ROW_BYTES - 1, ROW_BYTES, 3 * ROW_BYTES + 7, 1 << 20] {
-            let mut buffer = vec![0; 2 * ROW_BYTES + 5];
-            let rows = read_rows(Pieces(bytes.clone(), piece, false), &mut buffer).unwrap();
-            assert!(rows.iter().map(|row| row.key.tgid).eq(0..50), "pieces of {piece}");
-        }
-    }
-
-    #[test]
-    fn half_a_row_at_the_end_is_an_error() {
-        let bytes = as_bytes(&row(1, 1, 2))[..ROW_BYTES - 1].to_vec();
-        let error = read_rows(Pieces(bytes, 64, false), &mut [0; 4096]).err().unwrap();
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     /// The code of the one program that the object has.

@@ -1,46 +1,56 @@
 //! The programs in the kernel: loaded, attached, read, and taken out again.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 
-use libbpf_rs::{MapInfo, Object};
+use libbpf_rs::MapInfo;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::host::{self, Host, Modules, Processes};
+use crate::host::{self, Host, Modules, Processes, Rights};
 use crate::model::{
-    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, ProcessKey, Snapshot, Trouble, text,
+    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, ProcessKey, Snapshot, text,
 };
 
-use super::attach::{Attached, attach_all, log, not_attached, one_line, os_error};
-use super::cost::{kprobe_misses, map_memory, recursion_misses};
+use super::attach::{one_line, os_error};
+use super::cost::{map_memory, recursion_misses};
 use super::decode::{self, DeviceNames};
 use super::device::find_name_offset;
 use super::events::{EventsError, KernelEvents};
-use super::facts::{FieldOffsets, KernelFacts};
-use super::hook;
-use super::kprobe::KprobeEvents;
-use super::load::load;
-use super::maps::SharedMaps;
-use super::plan::{AttachPlan, PlannedHook, PlannedStem, Rung, restate};
-use super::records;
+use super::facts::{FieldOffsets, KernelFacts, loads};
+use super::maps::{Counters, SharedMaps};
+use super::records::{self, Record};
+use super::rows::RowWalks;
+use super::watch::{Settled, Watch};
 
 /// A call whose end was never seen is given up when its thread is gone; younger ones are not asked.
 const STALE_CALL_NS: u64 = 1_000_000_000;
 
-/// Attached programs and their maps. Fields drop in this order: a probe in use can't be removed.
+/// Attached programs and their maps. The thread that starts it keeps what it needs of its
+/// capabilities, permitted, and has them in effect only while it attaches or may else not read.
 pub struct Tracer {
-    attached: Vec<Attached>,
-    probes: Option<KprobeEvents>,
-    objects: Vec<Object>,
+    watch: Watch,
+    readers: Option<Readers>,
     maps: SharedMaps,
-    hooks: Vec<HookState>,
     host: Host,
+    /// The modules as they were when the hooks were settled.
     modules: Modules,
-    options: EbpfOptions,
+    loads: BTreeMap<String, u64>,
     settings: records::settings,
+    permanent_drop: bool,
+    /// What the thread has left.
+    rights: Rights,
+    /// Of that, what a reading takes: nothing from 5.19 on, unless /proc hides processes.
+    reading: Rights,
     /// Calls whose thread ended before their return was seen.
     abandoned_calls: u64,
+}
+
+/// What reads maps without keeping programs out.
+struct Readers {
+    walks: RowWalks,
+    lost: Counters,
 }
 
 impl Tracer {
@@ -50,13 +60,17 @@ impl Tracer {
     /// Not one object could be loaded.
     pub fn start(host: Host, options: &EbpfOptions) -> Result<Self, EventsError> {
         quiet_libbpf();
-        if !Processes::of(&host).all_visible() {
+        let rights = Rights::TRACING
+            .keep()
+            .map_err(|error| EventsError::Denied(format!("capabilities: {error}")))?;
+        let hidden = rights.for_processes(&host);
+        if !hidden.with(|| Processes::of(&host).all_visible()) {
             tracing::warn!(
-                "/proc shows the processes of one pid namespace only: those that ended can't be \
-                 told; run mrscope in the host's (hostPID, --pid=host)"
+                "/proc shows the processes of one pid namespace only, or hides those of others: \
+                 those that ended can't be told; run mrscope in the host's (hostPID, --pid=host)"
             );
         }
-        let facts = KernelFacts::gather(&host);
+        let facts = rights.with(|| KernelFacts::gather(&host));
         if options.attach == AttachMode::Fentry && facts.preempts {
             tracing::warn!(
                 "this kernel preempts (or does not tell, without debugfs): trampolines would lose \
@@ -64,156 +78,123 @@ impl Tracer {
             );
         }
         let mut tracer = Self {
-            attached: Vec::new(),
-            probes: None,
-            objects: Vec::new(),
+            watch: Watch::new(host.clone(), options.clone()),
+            readers: None,
             maps: SharedMaps::default(),
-            hooks: Vec::new(),
             settings: settings(&facts.offsets),
             modules: facts.modules.clone(),
-            options: options.clone(),
+            loads: facts.loads.clone(),
+            permanent_drop: options.permanent_drop,
+            rights,
+            reading: Rights::NONE,
             host,
             abandoned_calls: 0,
         };
-        tracer.set_up(&facts)?;
+        rights.with(|| tracer.settle(&facts))?;
+        tracer.give_up_rest(options.attach == AttachMode::Fentry)?;
         Ok(tracer)
     }
 
-    /// Loads and attaches all stems; nothing where not one hook can be attached.
-    fn set_up(&mut self, facts: &KernelFacts) -> Result<(), EventsError> {
-        self.probes = facts.tracefs.as_deref().map(|at| KprobeEvents::new(at, unique_token()));
-        let options = self.options.clone();
-        let stems = AttachPlan::choose(facts, &options).stems;
-        if stems.iter().flat_map(|stem| &stem.hooks).all(|hook| hook.rung.is_absent()) {
-            if !host::may_trace() {
-                // What is there can't even be looked for.
-                return Err(EventsError::Denied("no right to load programs".to_owned()));
-            }
-            // Maps that nothing can fill would cost the host their memory.
-            self.hooks = stems.iter().flat_map(|stem| &stem.hooks).filter_map(absent).collect();
-            self.hooks.iter().for_each(log);
+    /// Brings the hooks to where these facts allow them to be. Needs the rights in effect.
+    fn settle(&mut self, facts: &KernelFacts) -> Result<(), EventsError> {
+        if !self.rights.may_trace() {
+            let why = EventsError::Denied("no right to load programs".to_owned());
+            return Err(why.explained(&self.host));
+        }
+        let settled = self.watch.settle(facts, &mut self.maps, self.settings)?;
+        if self.watch.is_empty() {
             return Ok(());
         }
-        self.hooks.clear();
-        let mut failure = None;
-        for planned in stems {
-            if let Err(error) = self.start_stem(&planned, facts, &options) {
-                failure = Some(error);
-            }
+        if self.readers.is_none() {
+            let lost = self.maps.counters("lost", records::LOST_REASONS as usize)?;
+            self.readers = Some(Readers { walks: RowWalks::start(&self.maps)?, lost });
         }
-        if let (true, Some(error)) = (self.objects.is_empty(), failure) {
-            return Err(error);
+        if settled == Settled::Anew {
+            self.settings.counting_since_ns = now_ns();
         }
-        self.settings.counting_since_ns = now_ns();
         self.write_settings()
     }
 
-    /// Tries again where nothing could be attached: a module or tracefs may have come.
-    fn look_again(&mut self) -> Result<(), EventsError> {
-        let Ok(modules) = Modules::read(&self.host) else {
-            return Ok(());
+    /// Keeps what attaching again and reading take, or reading alone where the rest is to go.
+    fn give_up_rest(&mut self, trampolines: bool) -> Result<(), EventsError> {
+        let reading = self.find_reading_rights();
+        let kept = if self.permanent_drop {
+            reading
+        } else {
+            reading.and(self.rights.for_attaching(&self.host, trampolines))
         };
-        let tracefs_came = self.probes.is_none() && host::tracefs(&self.host).is_ok();
-        if !tracefs_came && of_hooks(&modules) == of_hooks(&self.modules) {
-            return Ok(());
-        }
-        let facts = KernelFacts::gather(&self.host);
-        self.modules = facts.modules.clone();
-        self.settings = settings(&facts.offsets);
-        self.set_up(&facts)
-    }
-
-    /// Loads a stem and attaches its hooks; by kprobes alone if the kernel refuses a trampoline.
-    fn start_stem(
-        &mut self,
-        planned: &PlannedStem,
-        facts: &KernelFacts,
-        options: &EbpfOptions,
-    ) -> Result<(), EventsError> {
-        let name = planned.stem.name;
-        let has_trampolines = planned.hooks.iter().any(|p| p.rung == Rung::Fentry);
-        let refused = match self.try_stem(planned, options) {
-            Ok(true) => return Ok(()),
-            Ok(false) => "a trampoline can't be attached".to_owned(),
-            Err(error) if has_trampolines => error.to_string(),
-            Err(error) => {
-                let error = error.explained(&self.host);
-                let trouble = match &error {
-                    EventsError::Denied(_) | EventsError::LockedDown(_) => {
-                        Trouble::Denied(error.to_string())
-                    }
-                    _ => Trouble::Refused(error.to_string()),
-                };
-                let states = planned.hooks.iter().map(|p| not_attached(p.hook, trouble.clone()));
-                self.hooks.extend(states);
-                return Err(error);
-            }
-        };
-        tracing::info!("{name}: trampolines are refused, kprobes are used: {refused}");
-        let kprobes = KernelFacts { vmlinux_btf: false, ..facts.clone() };
-        let auto = EbpfOptions { attach: AttachMode::Auto, ..options.clone() };
-        let plan = AttachPlan::choose(&kprobes, &auto);
-        match plan.stems.into_iter().find(|planned| planned.stem.name == name) {
-            Some(planned) => self.start_stem(&planned, &kprobes, &auto),
-            None => Ok(()),
-        }
-    }
-
-    /// False if a trampoline could not be attached: then nothing of the stem is kept.
-    fn try_stem(
-        &mut self,
-        planned: &PlannedStem,
-        options: &EbpfOptions,
-    ) -> Result<bool, EventsError> {
-        let object = load(planned, &self.maps, options).map_err(|error| load_error(&error))?;
-        self.maps.add(&object).map_err(|source| EventsError::Map { map: "all", source })?;
-        self.write_settings()?;
-        let outcome = attach_all(&object, &planned.hooks, self.probes.as_mut(), options.maxactive);
-        if outcome.lost_a_trampoline(&planned.hooks) {
-            return Ok(false);
-        }
-        if planned.hooks.iter().any(|p| p.rung == Rung::PerfKprobe) {
-            tracing::warn!(
-                "{}: tracefs can't be written: return probes follow few calls at once, and \
-                 kernels before 6.7 don't tell what they miss",
-                planned.stem.name
+        self.rights =
+            kept.keep().map_err(|error| EventsError::Denied(format!("capabilities: {error}")))?;
+        if self.permanent_drop {
+            tracing::info!(
+                "the right to attach is given up for good: what modules bring later is watched \
+                 only where a probe waits for it"
             );
         }
-        self.attached.extend(outcome.attached);
-        self.hooks.extend(outcome.hooks);
-        self.objects.push(object);
-        Ok(true)
+        Ok(())
+    }
+
+    /// Tries to read while no capability is in effect.
+    fn find_reading_rights(&mut self) -> Rights {
+        let tried = self.rows::<records::totals_key, records::totals>("totals");
+        let denied = matches!(&tried, Err(EventsError::Map { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied);
+        let maps = if denied { self.rights.only(Rights::READING) } else { Rights::NONE };
+        self.reading = maps.and(self.rights.for_processes(&self.host));
+        self.reading
+    }
+
+    /// All rows of a map that is read whole.
+    fn rows<K: Record, V: Record>(
+        &mut self,
+        map: &'static str,
+    ) -> Result<Vec<(K, V)>, EventsError> {
+        let none = || EventsError::Map { map, source: io::ErrorKind::NotFound.into() };
+        self.readers.as_mut().ok_or_else(none)?.walks.read(map)
     }
 
     fn write_settings(&self) -> Result<(), EventsError> {
         self.maps.write("settings", &0u32, &self.settings)
     }
 
-    /// Looks again at what a module brought or took: which probes live, and where fields are.
-    fn follow_modules(&mut self) -> Result<(), EventsError> {
+    /// Looks again when a module or tracefs came or went: what can be attached now, which probes
+    /// live, and where fields are.
+    fn follow(&mut self) -> Result<(), EventsError> {
         let Ok(modules) = Modules::read(&self.host) else {
             return Ok(());
         };
-        if of_hooks(&modules) == of_hooks(&self.modules) {
+        let loads_now = loads(&self.host, self.loads.keys().map(String::as_str));
+        let tracefs_came = !self.watch.has_probes()
+            && !self.permanent_drop
+            && self.rights.with(|| host::tracefs(&self.host).is_ok());
+        if !tracefs_came && modules == self.modules && loads_now == self.loads {
             return Ok(());
         }
-        let facts = KernelFacts::gather(&self.host);
-        self.modules = facts.modules.clone();
-        if self.probes.is_some() {
-            restate(&mut self.hooks, &facts);
-        }
+        let rights = self.rights;
+        let facts = rights.with(|| KernelFacts::gather(&self.host));
+        self.modules = modules;
+        self.loads = facts.loads.clone();
         let counting_since_ns = self.settings.counting_since_ns;
         let learned = self.settings.device_name_offset;
         self.settings = records::settings { counting_since_ns, ..settings(&facts.offsets) };
         if facts.offsets.device_name.is_none() {
             self.settings.device_name_offset = learned;
         }
-        self.write_settings()
+        if self.permanent_drop {
+            self.watch.note_modules(&facts);
+            return self.reading.with(|| self.write_settings());
+        }
+        let had_readers = self.readers.is_some();
+        rights.with(|| self.settle(&facts))?;
+        if !had_readers {
+            self.find_reading_rights();
+        }
+        Ok(())
     }
 
     /// Samples of devices by kernel address; learns where names are when it is not known yet.
     fn sampled_names(&mut self, present: &[String]) -> Result<Vec<(u64, String)>, EventsError> {
-        let samples: Vec<(u64, records::device_sample)> = self.maps.rows("device_samples")?;
+        let samples: Vec<(u64, records::device_sample)> = self.rows("device_samples")?;
         if samples.is_empty() {
             return Ok(Vec::new());
         }
@@ -253,32 +234,23 @@ impl Tracer {
         });
     }
 
-    fn lost(&mut self) -> Result<Vec<LostUpdates>, EventsError> {
-        let mut lost = decode::lost(&self.maps.array("lost", records::LOST_REASONS)?);
+    fn lost(&mut self) -> Vec<LostUpdates> {
+        let counts = self.readers.as_ref().map(|readers| readers.lost.read());
+        let mut lost = decode::lost(&counts.unwrap_or_default());
         let mut add = |source: String, reason, count| {
             lost.push(LostUpdates { source, reason, count });
         };
         add("calls".to_owned(), "abandoned", self.abandoned_calls);
-        if let Some(probes) = &mut self.probes {
-            for (program, missed) in probes.misses() {
-                add(program, "probe_missed", missed);
-            }
-        } else {
-            for Attached { program, link } in &self.attached {
-                if let Some(missed) = kprobe_misses(link) {
-                    add(program.clone(), "probe_missed", missed);
-                }
+        for (program, missed) in self.watch.misses() {
+            add(program, "probe_missed", missed);
+        }
+        for program in self.watch.programs() {
+            let count = recursion_misses(program.as_fd());
+            if count > 0 {
+                add(program.name().to_string_lossy().into_owned(), "recursion", count);
             }
         }
-        for object in &self.objects {
-            for program in object.progs().filter(libbpf_rs::Program::autoload) {
-                let count = recursion_misses(program.as_fd());
-                if count > 0 {
-                    add(program.name().to_string_lossy().into_owned(), "recursion", count);
-                }
-            }
-        }
-        Ok(lost)
+        lost
     }
 
     fn map_use(&self, map: &'static str, entries: u64) -> Result<MapUse, EventsError> {
@@ -292,42 +264,20 @@ impl Tracer {
             memory_bytes: map_memory(fd),
         })
     }
-}
 
-impl Drop for Tracer {
-    /// Taking out a probe waits for a grace period of the kernel: all wait for theirs at once.
-    fn drop(&mut self) {
-        let attached = std::mem::take(&mut self.attached);
-        std::thread::scope(|scope| {
-            for one in attached {
-                // Refused a thread, the closure is dropped here, and the link with it.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(one));
-            }
-        });
-    }
-}
-
-impl KernelEvents for Tracer {
-    fn snapshot(&mut self, present: &[String]) -> Result<Snapshot, EventsError> {
-        if self.objects.is_empty() {
-            self.look_again()?;
-            if self.objects.is_empty() {
-                return Ok(Snapshot::default());
-            }
-        }
-        self.follow_modules()?;
+    /// One reading of all maps. `present` are the names of the devices that there are.
+    fn read(&mut self, present: &[String]) -> Result<Snapshot, EventsError> {
         let sampled = self.sampled_names(present)?;
-        let devices = self.maps.rows("devices")?;
+        let devices = self.rows("devices")?;
         let names = DeviceNames::new(&devices, |pointer| {
             sampled.iter().find(|(at, _)| *at == pointer).map(|(_, name)| name.clone())
         });
         let now_ns = now_ns();
-        let mut calls = self.maps.rows("calls")?;
+        let mut calls = self.rows("calls")?;
         self.give_up_calls(&mut calls, now_ns);
-        let totals = self.maps.rows("totals")?;
-        let failures = self.maps.rows("failures")?;
-        let processes: Vec<(records::process_key, records::process)> =
-            self.maps.rows("processes")?;
+        let totals = self.rows("totals")?;
+        let failures = self.rows("failures")?;
+        let processes: Vec<(records::process_key, records::process)> = self.rows("processes")?;
         // Every pin names its process; the map itself is never walked.
         let pins: i64 = processes.iter().map(|(_, row)| row.live_pins).sum();
         let maps = vec![
@@ -350,35 +300,37 @@ impl KernelEvents for Tracer {
                 .iter()
                 .filter_map(|(thread, call)| decode::in_flight(*thread, call, now_ns, &names))
                 .collect(),
-            lost: self.lost()?,
+            lost: self.lost(),
             maps,
         })
     }
+}
+
+impl KernelEvents for Tracer {
+    fn snapshot(&mut self, present: &[String]) -> Result<Snapshot, EventsError> {
+        self.follow()?;
+        if self.watch.is_empty() {
+            return Ok(Snapshot::default());
+        }
+        self.reading.with(|| self.read(present))
+    }
 
     fn forget(&mut self, gone: &[ProcessKey]) {
-        for key in gone {
-            let key =
-                records::process_key { start_boottime_ns: key.start_ns, tgid: key.tgid, unused: 0 };
-            // A row that is not there any more is what was asked for.
-            self.maps.delete("processes", &key);
-        }
+        self.reading.with(|| {
+            for key in gone {
+                let key = records::process_key {
+                    start_boottime_ns: key.start_ns,
+                    tgid: key.tgid,
+                    unused: 0,
+                };
+                // A row that is not there any more is what was asked for.
+                self.maps.delete("processes", &key);
+            }
+        });
     }
 
     fn hooks(&self) -> Vec<HookState> {
-        self.hooks.clone()
-    }
-}
-
-/// Which modules of hooks are loaded.
-fn of_hooks(modules: &Modules) -> Vec<bool> {
-    hook::modules().map(|module| modules.has(module)).collect()
-}
-
-/// The state of a hook that no rung can be had for.
-fn absent(planned: &PlannedHook) -> Option<HookState> {
-    match &planned.rung {
-        Rung::Absent(trouble) => Some(not_attached(planned.hook, trouble.clone())),
-        _ => None,
+        self.watch.hooks()
     }
 }
 
@@ -414,7 +366,7 @@ fn now_ns() -> u64 {
 }
 
 /// Unique on this host, though two containers may both be pid 1.
-fn unique_token() -> String {
+pub fn unique_token() -> String {
     format!("{}_{:04x}", std::process::id(), (now_ns() >> 10) & 0xffff)
 }
 

@@ -70,6 +70,14 @@ impl Symbols {
         self.0.insert((*name).to_owned(), home);
     }
 
+    /// Modules that have any of them; one may come more than once.
+    pub fn modules(&self) -> impl Iterator<Item = &str> {
+        self.0.values().filter_map(|home| match home {
+            Home::Module(module) => Some(module.as_str()),
+            Home::Vmlinux => None,
+        })
+    }
+
     #[must_use]
     pub fn home(&self, symbol: &str) -> Option<&Home> {
         self.0.get(symbol)

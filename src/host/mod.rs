@@ -1,7 +1,6 @@
 //! Reads /proc and /sys where they are said to be; every reader is a pure parse behind it.
 //! Never writes, never keeps what it read.
 
-mod caps;
 mod cgroup;
 mod infiniband;
 mod kallsyms;
@@ -10,6 +9,7 @@ mod modules;
 mod own;
 mod preemption;
 mod process;
+mod rights;
 mod tasks;
 mod tracefs;
 mod whole;
@@ -17,15 +17,15 @@ mod whole;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use caps::{give_up_capabilities, may_trace};
 pub use cgroup::{CgroupPaths, Owner, cgroup_of};
 pub use infiniband::{device, device_names};
 pub use kallsyms::{Home, Symbols};
 pub use lockdown::confidential;
-pub use modules::Modules;
-pub use own::{OwnFigures, own_figures, raise_open_files};
+pub use modules::{Modules, load_of};
+pub use own::{OwnFigures, own_figures, raise_memlock, raise_open_files};
 pub use preemption::preempts;
 pub use process::{Presence, Processes};
+pub use rights::Rights;
 pub use tasks::read_tasks;
 pub use tracefs::tracefs;
 pub use whole::{boot_seconds, memory_total_bytes};

@@ -43,6 +43,14 @@ impl Modules {
     }
 }
 
+/// Which load of a module this is: another after each. None while it is not loaded.
+#[must_use]
+pub fn load_of(host: &Host, module: &str) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    // Sysfs gives every new folder another number.
+    std::fs::metadata(host.sys(format!("module/{module}"))).ok().map(|folder| folder.ino())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -32,6 +32,17 @@ pub fn raise_open_files() -> usize {
     limit.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
+/// Raises the memory that this process may lock to what it may be raised to: kernels before 5.11
+/// count maps against it.
+pub fn raise_memlock() {
+    let unlimited = Rlimit { current: None, maximum: None };
+    if setrlimit(Resource::Memlock, unlimited).is_err() {
+        let maximum = getrlimit(Resource::Memlock).maximum;
+        // What is left is as before.
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
+    }
+}
+
 /// Reads them.
 ///
 /// # Errors

@@ -31,7 +31,9 @@ impl<'a> Processes<'a> {
         /// PROC_PID_INIT_INO: the pid namespace that the kernel started with.
         const INITIAL: &str = "pid:[4026531836]";
         let namespace = std::fs::read_link(host.proc("self/ns/pid"));
-        Self { host, all_visible: namespace.is_ok_and(|at| at.as_os_str() == INITIAL) }
+        let initial = namespace.is_ok_and(|at| at.as_os_str() == INITIAL);
+        // Mounted with hidepid, it hides the first process too from who may not see all.
+        Self { host, all_visible: initial && host.proc("1").exists() }
     }
 
     /// Whether the pids of the kernel are those of this /proc.

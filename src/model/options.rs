@@ -33,6 +33,8 @@ pub struct EbpfOptions {
     pub max_pins: u32,
     /// Rows of the map of processes: each that registered and lives, or ended in the last seconds.
     pub max_processes: u32,
+    /// Gives up the right to attach again once all is attached.
+    pub permanent_drop: bool,
 }
 
 impl EbpfOptions {
@@ -51,6 +53,7 @@ impl Default for EbpfOptions {
             maxactive: 512,
             max_pins: 131_072,
             max_processes: 8192,
+            permanent_drop: false,
         }
     }
 }

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Maps that are read whole: name, key, value. The live pins are not among them. */
+#ifndef MRSCOPE_ROWS_H
+#define MRSCOPE_ROWS_H
+
+#include "process.h"
+#include "umem.h"
+#include "verbs.h"
+
+#define MAPS_READ_WHOLE(X)                                                                         \
+	X(calls, __u64, struct call)                                                               \
+	X(processes, struct process_key, struct process)                                           \
+	X(totals, struct totals_key, struct totals)                                                \
+	X(failures, struct failure_key, __u64)                                                     \
+	X(devices, __u64, struct device)                                                           \
+	X(device_samples, __u64, struct device_sample)
+
+#endif
