@@ -70,16 +70,20 @@ struct Told {
 }
 
 impl Told {
-    /// A host in the first pid namespace, whose /proc has no process at all.
+    /// A host in the first pid namespace, whose /proc has no process but the first.
     fn start(name: &str, rows: Vec<Process>) -> Self {
         let root =
             std::env::temp_dir().join(format!("mrscope-engine-{}-{name}", std::process::id()));
         std::fs::create_dir_all(root.join("proc/self/ns")).unwrap();
+        std::fs::create_dir_all(root.join("proc/1")).unwrap();
         symlink("pid:[4026531836]", root.join("proc/self/ns/pid")).unwrap();
         std::fs::write(root.join("proc/stat"), "btime 1700000000\n").unwrap();
         let kernel = Arc::new(Mutex::new(Kernel { rows, ..Kernel::default() }));
         let (lists, gate) = channel();
-        lists.send(all()).unwrap();
+        // One while all is attached, one for the first page.
+        for _ in 0..2 {
+            lists.send(all()).unwrap();
+        }
         let events = Scripted(Arc::clone(&kernel));
         let (pages, _engine) = Engine::start(
             Host::at(&root),

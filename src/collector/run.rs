@@ -202,18 +202,15 @@ impl Engine {
         }
     }
 
-    /// Waits for what has to be loaded and attached, and takes the first reading.
+    /// Waits for what has to be loaded and attached, and takes the first reading after that: what
+    /// was read before it may be too old by then.
     fn first(&mut self) -> Seen {
-        self.tasks.ask(());
-        self.devices.ask(());
         let deadline = Instant::now() + START_DEADLINE;
+        self.tasks.ask(());
+        self.events.ask(EventsAsk::Read(Vec::new()));
         self.tasks.wait(deadline);
-        self.devices.wait(Instant::now() + SOURCE_DEADLINE);
-        self.events.ask(EventsAsk::Read(names(&self.devices)));
         self.events.wait(deadline);
-        let seen = self.seen();
-        self.advance(&seen);
-        seen
+        self.read()
     }
 
     fn run(&mut self, inbox: &Receiver<Request>, everything: &Choice) {
