@@ -14,8 +14,8 @@ pub struct Verdict {
     pub complete: bool,
 }
 
-/// Judges a look. A function that this kernel does not have is nothing that could be missing, and a
-/// probe that waits for its module misses nothing.
+/// Judges a look. Nothing is missing where this kernel does not have the function, where a probe waits
+/// for its module, or where the same is had in another way.
 #[must_use]
 pub fn judge(look: &Look) -> Verdict {
     let mut reasons = Reasons::default();
@@ -82,7 +82,7 @@ fn missing(look: &Look) -> Vec<String> {
         Some(format!("collector {} ({state})", report.collector))
     });
     let refused = look.hooks.iter().filter_map(|hook| match hook.trouble {
-        None | Some(Trouble::NoFunction) => None,
+        None | Some(Trouble::NoFunction | Trouble::Replaced(_)) => None,
         Some(_) => Some(format!("program {}", hook.hook)),
     });
     failed.chain(refused).collect()
@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn what_can_t_be_or_waits_is_not_missing() {
-        for trouble in [None, Some(Trouble::NoFunction)] {
+        let replaced = Trouble::Replaced("/proc is read instead".into());
+        for trouble in [None, Some(Trouble::NoFunction), Some(replaced)] {
             let verdict = judge(&look(Ok(()), trouble));
             assert!(verdict.complete, "{}", verdict.text);
         }

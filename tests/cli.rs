@@ -68,7 +68,9 @@ fn help_lists_every_flag_and_command() {
         });
         assert!(listed, "{flag} is not in\n{help}");
     }
-    assert!(help.lines().any(|line| line.trim_start().starts_with("metrics ")), "{help}");
+    for command in ["metrics ", "check "] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{help}");
+    }
     for default in ["[default: :10042]", "[default: 60s]", "[default: pid,comm]"] {
         assert!(help.contains(default), "{help}");
     }
@@ -92,6 +94,9 @@ fn bad_usage_is_one_line_and_exit_2() {
         (&["--colector.mr"], "'--collector.mr'"),
         (&["metrics", "--process.max", "1"], "--process.max"),
         (&["--process.max", "1", "metrics"], "--process.max"),
+        (&["--strict"], "--strict"),
+        (&["check", "--nonsense"], "--nonsense"),
+        (&["--process.max", "1", "check"], "--process.max"),
     ] {
         let (code, out, said) = run(arguments);
         assert_eq!((code, out.as_str()), (Some(2), ""), "{said}");
@@ -254,6 +259,28 @@ fn metrics_prints_the_committed_list() {
         assert_eq!(line, wanted, "{hint}");
     }
     assert_eq!(printed, committed, "{hint}");
+}
+
+#[test]
+fn check_says_how_each_part_stands_and_strict_fails_for_what_is_not_there() {
+    // No machine lacks what shows itself, and none has its device files there.
+    let itself = ["check", "--collector.disable-defaults", "--collector.exporter"];
+    let with = |more: &[&str]| run(&[&itself[..], more].concat());
+    let (code, said, log) = with(&["--strict"]);
+    assert_eq!((code, log.as_str()), (Some(0), ""), "{said}");
+    assert!(said.ends_with("\nAll that is asked for is there.\n"), "{said}");
+
+    let empty = std::env::temp_dir().join(format!("mrscope-check-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).unwrap();
+    let devices = ["--collector.devices", "--path.sysfs", empty.to_str().unwrap()];
+    let (code, said, _) = with(&devices);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("devices ")), "{said}");
+    assert!(said.contains("\n(1) this host has no RDMA device\n"), "{said}");
+    assert!(said.contains("Not there: collector devices (no_data)"), "{said}");
+    let (code, again, _) = with(&[&devices[..], &["--strict"]].concat());
+    assert_eq!((code, again), (Some(1), said));
+    std::fs::remove_dir_all(&empty).unwrap();
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Journal {
                 continue;
             }
             match trouble {
-                Some(why @ (Trouble::Denied(_) | Trouble::Refused(_))) => {
+                Some(why @ (Trouble::Denied(_) | Trouble::Refused(_) | Trouble::Replaced(_))) => {
                     tracing::warn!(program = hook, "{hook} ({symbol}) is not attached: {why}");
                 }
                 _ if before.is_some() => changed.entry(attach.label()).or_default().push(hook),

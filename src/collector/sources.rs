@@ -166,7 +166,7 @@ fn complete(mut iterator: TaskIterator, host: &Host) -> Result<TaskIterator, Tro
         && host.proc("1/stat").exists()
         && !tasks.rows.iter().any(|task| task.key.tgid == 1);
     if hides {
-        return Err(Trouble::Refused(
+        return Err(Trouble::Replaced(
             "the kernel's iterator does not show every process (the first is missing); /proc is \
              read instead"
                 .to_owned(),
@@ -176,10 +176,5 @@ fn complete(mut iterator: TaskIterator, host: &Host) -> Result<TaskIterator, Tro
 }
 
 fn trouble(error: &EventsError) -> Trouble {
-    match error {
-        EventsError::Denied(_) | EventsError::LockedDown(_) => {
-            Trouble::Denied(format!("{error}; /proc is read instead"))
-        }
-        _ => Trouble::Refused(format!("{error}; /proc is read instead")),
-    }
+    Trouble::Replaced(format!("{error}; /proc is read instead"))
 }

@@ -45,6 +45,8 @@ pub enum Trouble {
     Denied(String),
     /// The kernel has it and refuses.
     Refused(String),
+    /// The kernel refuses, and the same is had in another way.
+    Replaced(String),
 }
 
 impl std::fmt::Display for Trouble {
@@ -54,7 +56,7 @@ impl std::fmt::Display for Trouble {
             Self::NotLoaded(why) => {
                 write!(f, "no module has brought it, and nothing can wait for one: {why}")
             }
-            Self::Denied(why) | Self::Refused(why) => f.write_str(why),
+            Self::Denied(why) | Self::Refused(why) | Self::Replaced(why) => f.write_str(why),
         }
     }
 }
