@@ -11,6 +11,7 @@ mod lifecycle;
 mod lives;
 mod lockdown;
 mod memory;
+mod privilege;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -220,6 +221,27 @@ const ONCE: &[OnceCase] = &[
     (
         "with_tracefs_read_only_it_says_what_it_does",
         degraded::with_tracefs_read_only_it_says_what_it_does,
+    ),
+    (
+        "the_documented_capabilities_suffice_and_none_is_in_effect_while_it_serves",
+        privilege::the_documented_capabilities_suffice_and_none_is_in_effect_while_it_serves,
+    ),
+    ("with_one_capability_less_it_says_which", privilege::with_one_capability_less_it_says_which),
+    (
+        "what_modules_took_is_attached_again_with_the_rights_that_were_kept",
+        privilege::what_modules_took_is_attached_again_with_the_rights_that_were_kept,
+    ),
+    (
+        "what_is_dropped_for_good_is_gone_and_probes_still_wait",
+        privilege::what_is_dropped_for_good_is_gone_and_probes_still_wait,
+    ),
+    (
+        "with_little_memory_to_lock_it_is_watched_or_says_what_helps",
+        privilege::with_little_memory_to_lock_it_is_watched_or_says_what_helps,
+    ),
+    (
+        "check_tells_how_each_program_stands_and_leaves_none",
+        privilege::check_tells_how_each_program_stands_and_leaves_none,
     ),
 ];
 

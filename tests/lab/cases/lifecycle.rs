@@ -178,10 +178,10 @@ pub fn probes_wait_for_modules_that_come_later(mode: Mode) -> Outcome {
 }
 
 /// Unmounts tracefs for its lifetime.
-struct WithoutTracefs;
+pub struct WithoutTracefs;
 
 impl WithoutTracefs {
-    fn begin() -> Result<Self, String> {
+    pub fn begin() -> Result<Self, String> {
         run(&["umount", "/sys/kernel/debug/tracing", "/sys/kernel/tracing", "/sys/kernel/debug"])?;
         Ok(Self)
     }

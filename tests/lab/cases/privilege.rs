@@ -1,0 +1,310 @@
+//! What mrscope may do, and what it keeps: by /proc's word on each of its threads.
+
+use std::fs;
+use std::process::Command;
+
+use super::lifecycle::{WithoutRdma, WithoutTracefs};
+use crate::cases::*;
+use crate::exporter::{Exporter, wait_for};
+use crate::workload::{Workload, vm_pin};
+
+/// Numbers of capabilities, as setpriv takes those it may not know by name.
+const PERFMON: &str = "cap_38";
+const BPF: &str = "cap_39";
+
+/// A set that suffices, at a level of kernel.perf_event_paranoid and for a user.
+struct Sufficient {
+    paranoid: &'static str,
+    uid: &'static str,
+    capabilities: &'static [(&'static str, Without)],
+}
+
+/// What comes of it when one capability of the set is lacking.
+#[derive(Clone, Copy)]
+enum Without {
+    /// Registrations are not watched, and the log names the capability.
+    Denied(&'static str),
+    /// They are, by kprobes of the perf PMU, and the log names tracefs.
+    Perf,
+}
+
+/// The documented sets: docs/capabilities.md.
+const SUFFICIENT: &[Sufficient] = &[
+    Sufficient {
+        paranoid: "2",
+        uid: "65534",
+        capabilities: &[
+            (BPF, Without::Denied("CAP_BPF")),
+            (PERFMON, Without::Denied("CAP_PERFMON")),
+            ("dac_override", Without::Perf),
+        ],
+    },
+    Sufficient {
+        paranoid: "3",
+        uid: "65534",
+        capabilities: &[
+            ("sys_admin", Without::Denied("CAP_SYS_ADMIN")),
+            ("dac_override", Without::Perf),
+        ],
+    },
+    Sufficient {
+        paranoid: "2",
+        uid: "0",
+        capabilities: &[
+            (BPF, Without::Denied("CAP_BPF")),
+            (PERFMON, Without::Denied("CAP_PERFMON")),
+        ],
+    },
+    Sufficient {
+        paranoid: "3",
+        uid: "0",
+        capabilities: &[("sys_admin", Without::Denied("CAP_SYS_ADMIN"))],
+    },
+];
+
+const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+
+/// Sets kernel.perf_event_paranoid for its lifetime.
+struct Paranoid(String);
+
+impl Paranoid {
+    fn set(level: &str) -> Result<Self, String> {
+        let before = fs::read_to_string(PARANOID).map_err(|error| error.to_string())?;
+        fs::write(PARANOID, level).map_err(|error| error.to_string())?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Paranoid {
+    fn drop(&mut self) {
+        let _ = fs::write(PARANOID, self.0.trim());
+    }
+}
+
+/// mrscope of a user that has these capabilities and no others, and `memory` that it may lock.
+fn start_with(
+    uid: &str,
+    capabilities: &[&str],
+    memory: &str,
+    arguments: &[&str],
+) -> Result<Exporter, String> {
+    // Nobody may not reach the folder that it was built in.
+    fs::copy("target/release/mrscope", "/run/mrscope").map_err(|error| error.to_string())?;
+    let set = [&["-all"], capabilities].concat().join(",+");
+    let limit = format!("--memlock={memory}");
+    let starter = [
+        &["prlimit", &limit, "setpriv", "--reuid", uid, "--regid", uid, "--clear-groups"][..],
+        &["--bounding-set", &set, "--inh-caps", &set, "--ambient-caps", &set],
+        &["sh", "-c", "shift && exec /run/mrscope \"$@\"", "sh"],
+    ]
+    .concat();
+    Exporter::start_by(&starter, arguments)
+}
+
+/// Name, permitted, in effect and no_new_privs of each thread.
+fn threads(pid: u32) -> Result<Vec<(String, u64, u64, bool)>, String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| error.to_string())?;
+    let mut threads = Vec::new();
+    for task in tasks {
+        let status = task.map_err(|error| error.to_string())?.path().join("status");
+        let status = fs::read_to_string(status).map_err(|error| error.to_string())?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::trim).ok_or_else(|| format!("no {name} in {status}"))
+        };
+        let mask =
+            |name| u64::from_str_radix(field(name)?, 16).map_err(|error| format!("{name} {error}"));
+        let (permitted, effective) = (mask("CapPrm:")?, mask("CapEff:")?);
+        let no_new = field("NoNewPrivs:")? == "1";
+        threads.push((field("Name:")?.to_owned(), permitted, effective, no_new));
+    }
+    Ok(threads)
+}
+
+/// No thread has anything in effect, none gains any, and only these have any left.
+fn rests(exporter: &Exporter, may_keep: &[&str]) -> Outcome {
+    let threads = threads(exporter.pid())?;
+    if threads.len() < 6 {
+        return Err(format!("not the threads that it should have: {threads:?}"));
+    }
+    let restless = threads.iter().find(|(name, permitted, effective, no_new)| {
+        let keeps = *permitted != 0 && !may_keep.contains(&name.as_str());
+        keeps || *effective != 0 || !no_new
+    });
+    restless.map_or(Ok(()), |thread| Err(format!("{thread:?} of {threads:?}")))
+}
+
+/// Before 5.19 the kernel asks who reads maps and walks for a capability.
+fn asks_readers() -> Result<bool, String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").map_err(|e| e.to_string())?;
+    Ok(release.starts_with("5."))
+}
+
+fn readers() -> Result<&'static [&'static str], String> {
+    Ok(if asks_readers()? { &["events", "processes"] } else { &["events"] })
+}
+
+fn counts_exactly(exporter: &Exporter) -> Outcome {
+    let before = exporter.page()?;
+    let mut workload = Workload::start()?;
+    workload.ask("reg count=5 size=12345")?;
+    let page = exporter.page()?;
+    for collector in ["mr", "process", "devices", "exporter"] {
+        in_state(&page, collector, "ok")?;
+    }
+    let moved = |series: &str| page.or_zero(series) - before.or_zero(series);
+    equal("mr_active", moved(ACTIVE), 5.0)?;
+    equal("pinned", moved(PINNED_MR), vm_pin(workload.pid)?)?;
+    equal("of the process", page.or_zero(&of_process("active", workload.pid)), 5.0)?;
+    workload.ask("dereg count=all")?;
+    let page = exporter.page()?;
+    equal("after", page.or_zero(ACTIVE), before.or_zero(ACTIVE))?;
+    let lost = page.lost();
+    if lost.is_empty() { workload.end() } else { Err(format!("lost: {lost:?}")) }
+}
+
+pub fn the_documented_capabilities_suffice_and_none_is_in_effect_while_it_serves() -> Outcome {
+    for Sufficient { paranoid, uid, capabilities } in SUFFICIENT {
+        let _level = Paranoid::set(paranoid)?;
+        let named: Vec<&str> = capabilities.iter().map(|(name, _)| *name).collect();
+        let told = |error| format!("uid {uid}, paranoid {paranoid}, {named:?}: {error}");
+        let exporter = start_with(uid, &named, "unlimited", &[])?;
+        counts_exactly(&exporter).map_err(told)?;
+        rests(&exporter, readers()?).map_err(told)?;
+        if exporter.log().contains("level=warn") {
+            return Err(told(exporter.log()));
+        }
+        exporter.stop()?;
+        let events = "/sys/kernel/tracing/kprobe_events";
+        let left = fs::read_to_string(events).map_err(|error| error.to_string())?;
+        if left.contains("mrscope_") {
+            return Err(told(format!("left after a stop: {left}")));
+        }
+    }
+    Ok(())
+}
+
+pub fn with_one_capability_less_it_says_which() -> Outcome {
+    for Sufficient { paranoid, uid, capabilities } in SUFFICIENT {
+        let _level = Paranoid::set(paranoid)?;
+        for (missing, without) in *capabilities {
+            let named: Vec<&str> =
+                capabilities.iter().map(|(name, _)| *name).filter(|name| name != missing).collect();
+            let told = |error| format!("uid {uid}, paranoid {paranoid}, {named:?}: {error}");
+            let exporter = start_with(uid, &named, "unlimited", &[])?;
+            match without {
+                Without::Denied(name) => {
+                    let page = exporter.page()?;
+                    in_state(&page, "mr", "denied").map_err(told)?;
+                    in_state(&page, "process", "ok").map_err(told)?;
+                    exporter.says(&["collector mr: denied", "lacking", name]).map_err(told)?;
+                }
+                Without::Perf => {
+                    exporter.says(&["tracefs can't be written"]).map_err(told)?;
+                    counts_exactly(&exporter).map_err(told)?;
+                }
+            }
+            exporter.stop()?;
+        }
+    }
+    Ok(())
+}
+
+/// What re-attaching takes was kept, and is used: kprobes of the perf PMU die with their module.
+pub fn what_modules_took_is_attached_again_with_the_rights_that_were_kept() -> Outcome {
+    let _level = Paranoid::set("2")?;
+    let exporter = start_with("65534", &[BPF, PERFMON], "unlimited", &[])?;
+    counts_exactly(&exporter)?;
+    let before = exporter.page()?.or_zero(REGISTRATIONS);
+    let without = WithoutRdma::begin()?;
+    wait_for("nothing to be watched", || Ok(in_state(&exporter.page()?, "mr", "ok").is_err()))?;
+    drop(without);
+    wait_for("mr to be ok", || Ok(in_state(&exporter.page()?, "mr", "ok").is_ok()))?;
+    counts_exactly(&exporter)?;
+    equal("in all", exporter.page()?.or_zero(REGISTRATIONS), before + 5.0)?;
+    equal("queue buffers", exporter.page()?.or_zero(PINNED_QUEUE), 0.0)?;
+    rests(&exporter, readers()?)?;
+    exporter.stop().map(|_| ())
+}
+
+pub fn what_is_dropped_for_good_is_gone_and_probes_still_wait() -> Outcome {
+    const FILE: &str = "/run/mrscope-drop.yaml";
+    let text = "capabilities:\n  permanent_drop: true\n";
+    fs::write(FILE, text).map_err(|error| format!("{FILE}: {error}"))?;
+    let arguments = ["--config.file", FILE];
+    let may_keep = if asks_readers()? { readers()? } else { &[] };
+
+    // Those that wait for modules need nobody.
+    let exporter = Exporter::start(&arguments)?;
+    exporter.says(&["given up for good"])?;
+    rests(&exporter, may_keep)?;
+    drop(WithoutRdma::begin()?);
+    wait_for("mr to be ok", || Ok(in_state(&exporter.page()?, "mr", "ok").is_ok()))?;
+    counts_exactly(&exporter)?;
+    exporter.stop()?;
+
+    let tracefs = WithoutTracefs::begin()?;
+    let exporter = Exporter::start(&arguments)?;
+    counts_exactly(&exporter)?;
+    drop(WithoutRdma::begin()?);
+    exporter.says(&["level=warn", "verbs_reg_mr", "permanent_drop gave up the right"])?;
+    in_state(&exporter.page()?, "mr", "denied")?;
+    exporter.stop()?;
+    drop(tracefs);
+    Ok(())
+}
+
+/// 5.10 counts maps against RLIMIT_MEMLOCK.
+pub fn with_little_memory_to_lock_it_is_watched_or_says_what_helps() -> Outcome {
+    let _level = Paranoid::set("2")?;
+    let usual = [BPF, PERFMON, "dac_override"];
+    let exporter = start_with("65534", &usual, "65536", &[])?;
+    if asks_readers()? {
+        in_state(&exporter.page()?, "mr", "denied")?;
+        exporter.says(&["mr: denied", "RLIMIT_MEMLOCK is 65536 bytes", "CAP_SYS_RESOURCE"])?;
+    } else {
+        counts_exactly(&exporter)?;
+    }
+    exporter.stop()?;
+    let raises = [&usual[..], &["sys_resource"]].concat();
+    let exporter = start_with("65534", &raises, "65536", &[])?;
+    counts_exactly(&exporter)?;
+    rests(&exporter, readers()?)?;
+    exporter.stop().map(|_| ())
+}
+
+/// Runs `mrscope check` by a program that starts it.
+fn check(starter: &[&str], arguments: &[&str]) -> Result<(Option<i32>, String), String> {
+    let words = [starter, &["/run/mrscope", "check"], arguments].concat();
+    let output = Command::new(words[0]).args(&words[1..]).output().map_err(|e| e.to_string())?;
+    Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+pub fn check_tells_how_each_program_stands_and_leaves_none() -> Outcome {
+    fs::copy("target/release/mrscope", "/run/mrscope").map_err(|error| error.to_string())?;
+    let (code, said) = check(&[], &["--strict"])?;
+    if code != Some(0) || !said.ends_with("All that is asked for is there.\n") {
+        return Err(format!("{code:?}: {said}"));
+    }
+    let attached = |program: &str, how: &str| {
+        said.lines().any(|line| line.split_whitespace().take(2).eq([program, how]))
+    };
+    for program in ["verbs_reg_mr", "verbs_dereg_mr", "umem_release"] {
+        if !attached(program, "kprobe") {
+            return Err(format!("{program} is no kprobe: {said}"));
+        }
+    }
+    let events = fs::read_to_string("/sys/kernel/tracing/kprobe_events");
+    if events.map_err(|error| error.to_string())?.contains("mrscope_") {
+        return Err("it left probes".to_owned());
+    }
+
+    let nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let (code, said) = check(&nobody, &[])?;
+    equal("exit status", f64::from(code.unwrap_or(-1)), 0.0)?;
+    if !said.contains("lacking: CAP_") || !said.contains("Not there: collector mr (denied)") {
+        return Err(said);
+    }
+    let (code, _) = check(&nobody, &["--strict"])?;
+    equal("exit status", f64::from(code.unwrap_or(-1)), 1.0)
+}
