@@ -40,6 +40,9 @@ const EVENTS_DEADLINE: Duration = Duration::from_secs(3);
 /// Loading and attaching at the start, on the slowest of machines.
 const START_DEADLINE: Duration = Duration::from_mins(1);
 
+/// What a single look waits for a source that has not answered yet.
+const LOOK_DEADLINE: Duration = Duration::from_secs(10);
+
 /// What the engine is told at its start.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -152,9 +155,17 @@ impl Engine {
     {
         let mut engine = Self::new(host, options, open_events, open_tasks)?;
         engine.keep_rights();
-        let seen = engine.first();
+        let mut seen = engine.first();
         let everything = Choice::of(engine.on());
-        let (_, reports) = engine.collect(&seen, &everything);
+        let deadline = Instant::now() + LOOK_DEADLINE;
+        let reports = loop {
+            let (_, reports) = engine.collect(&seen, &everything);
+            let late = |report: &Report| matches!(report.outcome, Err(CollectError::Stale(_)));
+            if !reports.iter().any(late) || Instant::now() > deadline {
+                break reports;
+            }
+            seen = engine.read();
+        };
         let hooks = seen.hooks().cloned().collect();
         let off = engine.off.clone();
         engine.end();
