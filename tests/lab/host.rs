@@ -2,6 +2,7 @@
 //! what they say.
 
 use std::io::{BufRead, BufReader, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, Scope};
@@ -158,7 +159,10 @@ fn run_all(jobs: Vec<Job<'_>>) -> Vec<Report> {
             let done = done.clone();
             // The guest ends with the thread that started it, which therefore waits for it.
             scope.spawn(move || {
-                let _ = done.send((weight, run_job(scope, &job)));
+                let report = catch_unwind(AssertUnwindSafe(|| run_job(scope, &job)));
+                // It panics when nobody reads what it prints: then, too, its end is awaited.
+                let report = report.unwrap_or_else(|_| Report { failed: 1, ..Report::default() });
+                let _ = done.send((weight, report));
             });
         }
         while running > 0 {
