@@ -121,8 +121,8 @@ fn load(open: OpenObject) -> Result<(Object, String), String> {
     match object {
         Ok(object) => Ok((object, said)),
         Err(error) => {
-            let end = said.char_indices().rev().nth(3000).map_or(0, |(at, _)| at);
-            Err(format!("{error:#}: {}", &said[end..]))
+            let at = said.find("BPF program load failed").unwrap_or_default();
+            Err(format!("{error:#}: {}", &said[at..]))
         }
     }
 }
