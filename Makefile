@@ -3,7 +3,7 @@
 .PHONY: help run run-host run-guest build test test-kernels fmt clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 run: ## mrscope on this machine if it has an RDMA device, else in a guest
 	@scripts/run.sh auto

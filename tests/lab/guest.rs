@@ -50,6 +50,15 @@ impl Selection {
         chosen
     }
 
+    fn has(&self, mode: Mode, name: &str) -> bool {
+        let shared = self.shared.iter().map(|(of, case)| (*of, case.0));
+        let own = self.own.iter().map(|(of, case)| (*of, case.0));
+        let kernel = self.kernel.iter().map(|(of, case)| (*of, case.0));
+        let once = self.once.iter().map(|case| (Mode::Auto, case.0));
+        let locked = self.locked.iter().map(|case| (Mode::Auto, case.1));
+        shared.chain(own).chain(kernel).chain(once).chain(locked).any(|case| case == (mode, name))
+    }
+
     fn count(&self) -> usize {
         let once = self.once.len() + self.kernel.len() + self.locked.len();
         self.shared.len() + self.own.len() + once
@@ -63,6 +72,20 @@ fn has_module(kernel: &str) -> bool {
 /// How many cases that guest would run.
 pub fn count(kernel: &str, boot: Boot, filter: Option<&str>) -> usize {
     Selection::of(kernel, boot, filter).count()
+}
+
+/// A row of the table about a case that is not run would hold whatever the kernel does.
+pub fn every_row_has_its_case() -> Result<(), String> {
+    for row in matrix::CANNOT {
+        let What::Case(mode, name) = row.what else { continue };
+        for kernel in row.kernels {
+            let run = |boot| Selection::of(kernel, boot, Some(name)).has(mode, name);
+            if !Boot::ALL.into_iter().any(run) {
+                return Err(format!("matrix.rs: {name} is not run in that mode on {kernel}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Runs the cases of that kind of guest whose name has `filter` in it.

@@ -16,6 +16,9 @@ use crate::watched::{self, Told, Watched};
 /// A guest that takes longer hangs; two at a time, on a machine that has other work.
 const GUEST_SECONDS: &str = "1800";
 
+/// What guest.sh gives a guest unless it is told otherwise.
+const GUEST_BYTES: u64 = 4 << 30;
+
 /// Exit status of module.sh where there are no headers to build it with.
 const NO_HEADERS: i32 = 3;
 
@@ -56,11 +59,13 @@ pub fn boot_all(filter: Option<&str>) -> ExitCode {
         println!("{what}: FAILED: {error}");
         failed += 1;
     };
-    if let Err(error) = build_c_programs() {
+    let mut kernels = Vec::new();
+    let ready = build_c_programs().and_then(|()| guest::every_row_has_its_case());
+    let asked = if ready.is_ok() { kernels_asked_for(&USUAL) } else { Vec::new() };
+    if let Err(error) = ready {
         fail("lab", error);
     }
-    let mut kernels = Vec::new();
-    for series in kernels_asked_for(&USUAL) {
+    for series in asked {
         match prepare(&series, filter) {
             Ok(Some(kernel)) => kernels.push(kernel),
             Ok(None) => {}
@@ -135,13 +140,14 @@ fn jobs<'a>(kernels: &'a [Kernel], filter: Option<&'a str>) -> Vec<Job<'a>> {
     jobs
 }
 
-/// Runs as many guests at once as there are CPUs for, and at least one.
+/// Runs as many guests at once as there are CPUs and memory for, and at least one.
 fn run_all(jobs: Vec<Job<'_>>) -> Vec<Report> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let guests = available_bytes() / GUEST_BYTES;
     let (mut busy, mut running) = (0, 0);
     let mut reports = Vec::new();
     let (done, ended) = mpsc::channel::<(usize, Report)>();
-    let mut wait = |busy: &mut usize, running: &mut usize| {
+    let mut wait = |busy: &mut usize, running: &mut u64| {
         if let Ok((weight, report)) = ended.recv() {
             *busy -= weight;
             *running -= 1;
@@ -151,7 +157,7 @@ fn run_all(jobs: Vec<Job<'_>>) -> Vec<Report> {
     thread::scope(|scope| {
         for job in jobs {
             let weight = job.kind.weight();
-            while running > 0 && busy + weight > cpus {
+            while running > 0 && (busy + weight > cpus || running >= guests) {
                 wait(&mut busy, &mut running);
             }
             busy += weight;
@@ -170,6 +176,14 @@ fn run_all(jobs: Vec<Job<'_>>) -> Vec<Report> {
         }
     });
     reports
+}
+
+/// Memory that can be had without swapping, by the kernel's own estimate.
+fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.map_or(0, |kilobytes| kilobytes * 1024)
 }
 
 fn run_job<'scope>(scope: &'scope Scope<'scope, '_>, job: &Job<'_>) -> Report {
