@@ -21,6 +21,7 @@ pub type Outcome = Result<(), String>;
 
 /// What a case has: the kernel, the way of attaching, and the mrscope that all cases of it share.
 pub struct Lab<'a> {
+    pub kernel: &'a str,
     /// The hook that sees host memory being pinned on this kernel.
     pub pin_program: &'static str,
     /// The rung that its hooks must stand on.

@@ -99,7 +99,8 @@ pub fn run(kernel: &str, boot: Boot, filter: Option<&str>) -> ExitCode {
             match Exporter::start(mode.flags()) {
                 Ok(exporter) => {
                     let pin_program = matrix::pin_program(kernel);
-                    let lab = Lab { pin_program, attach: mode.label(), exporter: &exporter };
+                    let lab =
+                        Lab { kernel, pin_program, attach: mode.label(), exporter: &exporter };
                     for (_, (name, case)) in shared {
                         tally.take(mode, name, || case(&lab));
                     }

@@ -112,8 +112,8 @@ impl Seen {
     }
 }
 
-/// Exact, but for calls whose program the kernel kept out and said so: where it preempts (7.x), it
-/// does while another program, or a reading of a map, is interrupted on that CPU.
+/// Exact, but for calls whose program the kernel kept out and said so: where it preempts (from 6.18
+/// on), it does while another program, or a reading of a map, is interrupted on that CPU.
 fn kept_out_or_counted(page: &Page, counted: f64, done: f64) -> Outcome {
     let kept_out: f64 = ["verbs_reg_mr_enter", "verbs_reg_mr_exit"]
         .map(|program| {
