@@ -272,6 +272,20 @@ pub fn equal(what: &str, seen: f64, expected: f64) -> Outcome {
     }
 }
 
+/// Programs that the kernel kept out, by what mrscope says of each.
+pub fn kept_out(page: &Page) -> f64 {
+    page.starting("mrscope_lost_updates_total{reason=\"recursion\"").map(|(_, count)| count).sum()
+}
+
+/// Exact, but for what was kept out.
+pub fn counted_or_kept_out(what: &str, counted: f64, done: f64, kept_out: f64) -> Outcome {
+    if counted <= done && counted >= done - kept_out {
+        Ok(())
+    } else {
+        Err(format!("{what}: {done} done, {counted} counted, {kept_out} said to be kept out"))
+    }
+}
+
 pub const ACTIVE: &str = "mrscope_mr_active{device=\"rxe0\",kind=\"host\"}";
 pub const ACTIVE_BYTES: &str = "mrscope_mr_active_bytes{device=\"rxe0\",kind=\"host\"}";
 pub const PINNED_MR: &str = "mrscope_umem_pinned_bytes{device=\"rxe0\",use=\"mr\"}";

@@ -22,6 +22,9 @@ pub enum What {
     ModuleBtf,
     /// The kernel has no such function, which a case proves.
     Function(&'static str),
+    /// Calls whose program the kernel keeps out are few, and said to be lost: where no row says so,
+    /// there may be none.
+    EveryCall,
     /// The lab's module can't be built, so cases that need it are not run. Fails if it can.
     Module,
     /// The case is run in that mode, and has to fail.
@@ -51,6 +54,12 @@ pub const CANNOT: &[Cannot] = &[
         kernels: &["6.18", "7.2", "7.3"],
         what: What::Mode(Mode::Fentry),
         why: "it preempts: a trampoline's program that is interrupted keeps out all others of its CPU",
+    },
+    Cannot {
+        kernels: &["6.18", "7.2", "7.3"],
+        what: What::EveryCall,
+        why: "it preempts: while a reading of the maps is interrupted, its CPU runs no program for a \
+              kprobe; such calls are in mrscope_lost_updates_total (recursion)",
     },
     Cannot {
         kernels: &["7.2", "7.3"],
