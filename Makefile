@@ -1,9 +1,9 @@
 # Owns the short names of what is done here; scripts/ knows how.
 .DEFAULT_GOAL := help
-.PHONY: help run run-host run-guest build test fmt clean
+.PHONY: help run run-host run-guest build test test-kernels fmt clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 run: ## mrscope on this machine if it has an RDMA device, else in a guest
 	@scripts/run.sh auto
@@ -17,8 +17,11 @@ run-guest: ## mrscope and a demo workload in an emulated guest with software RDM
 build: ## target/release/mrscope
 	@scripts/run.sh build
 
-test: ## all tests; the guests' kernels are LAB_KERNELS, else "6.1 5.10"
+test: ## all tests; the guests' kernels are LAB_KERNELS, else "5.10 6.1 7.3"
 	@scripts/test.sh
+
+test-kernels: ## the tests in guests alone, on all six kernels
+	@LAB_KERNELS=all scripts/test.sh lab
 
 fmt: ## formats the Rust and C sources
 	cargo fmt

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Owns what has to be installed: which Debian packages each mode needs, and their
 # installation where it can be done.
-# Usage: need.sh run-host|run-guest|test     silent if nothing is missing
+# Usage: need.sh run-host|run-guest|test|test-kernels     silent if nothing is missing
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 source scripts/lib.sh
@@ -9,7 +9,8 @@ source scripts/lib.sh
 readonly build=(ca-certificates clang-14 gcc libc6-dev libelf-dev make pkg-config zlib1g-dev)
 readonly guest=(busybox-static cpio debian-archive-keyring ibverbs-providers iproute2 kmod
     libibverbs-dev qemu-system-x86 xz-utils zstd)
-readonly check=(clang-format-14 ibverbs-utils procps prometheus shellcheck)
+# What cases call, and what else looks at sources.
+readonly cases=(ibverbs-utils procps prometheus) check=(clang-format-14 shellcheck)
 # Those of bookworm-security, which keep up with Firefox.
 readonly rust=(rustc-web cargo-web) rust_check=(rustfmt-web rust-web-clippy)
 
@@ -17,10 +18,12 @@ packages=() rust_packages=() rust_parts=()
 case ${1:-} in
     run-host) packages=("${build[@]}") rust_packages=("${rust[@]}") ;;
     run-guest) packages=("${build[@]}" "${guest[@]}") rust_packages=("${rust[@]}") ;;
+    test-kernels)
+        packages=("${build[@]}" "${guest[@]}" "${cases[@]}") rust_packages=("${rust[@]}") ;;
     test)
-        packages=("${build[@]}" "${guest[@]}" "${check[@]}")
+        packages=("${build[@]}" "${guest[@]}" "${cases[@]}" "${check[@]}")
         rust_packages=("${rust[@]}" "${rust_check[@]}") rust_parts=(fmt clippy) ;;
-    *) die 2 "mode '${1:-}': expected run-host, run-guest or test" ;;
+    *) die 2 "mode '${1:-}': expected run-host, run-guest, test or test-kernels" ;;
 esac
 
 installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' \

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Owns the order of all tests: tier by tier, each timed, up to the first that fails.
-# Usage: test.sh     LAB_KERNELS: series of the lab's guests, "6.1 5.10" if not set
+# Usage: test.sh [lab]     lab: that tier alone
+#        LAB_KERNELS: series of the lab's guests, or all; "5.10 6.1 7.3" if not set
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 source scripts/lib.sh
 
 # A tier's name and one of its commands a line; bash runs them as they stand.
-readonly tiers='
+tiers='
 format  cargo fmt --check
 format  clang-format-14 --dry-run -Werror bpf/*.[ch] tests/lab/*.[ch] tests/lab/module/*.c
 lint    cargo clippy --release --locked --all-targets -- -D warnings
@@ -17,10 +18,19 @@ page    cargo test --release --locked --test house --test page --test engine --t
 host    cargo test --release --locked --test cli --test host --test tasks --test stale --test prometheus
 lab     cargo test --release --locked --test lab
 '
-export LAB_KERNELS=${LAB_KERNELS:-6.1 5.10}
+export LAB_KERNELS=${LAB_KERNELS:-5.10 6.1 7.3}
 
-scripts/need.sh test
-use_rust fmt clippy
+case $# in
+    0)
+        scripts/need.sh test
+        use_rust fmt clippy ;;
+    1)
+        [[ $1 == lab ]] || die 2 "tier '$1': expected lab, or none for all"
+        tiers=$(grep "^$1 " <<<"$tiers")
+        scripts/need.sh test-kernels
+        use_rust ;;
+    *) die 2 "arguments '$*': expected at most one" ;;
+esac
 
 declare -A took=() outcome=()
 names=()

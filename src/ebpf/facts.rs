@@ -59,16 +59,13 @@ impl KernelFacts {
         Self {
             symbols_known,
             symbols,
-            loads,
             no_tracefs: tracefs.as_ref().err().copied().unwrap_or_default(),
             tracefs: tracefs.ok(),
             vmlinux_btf: btf.join("vmlinux").exists(),
             preempts: preempts(host),
-            module_btf: hook::modules()
-                .filter(|module| btf.join(module).exists())
-                .map(str::to_owned)
-                .collect(),
+            module_btf: loads.keys().filter(|module| btf.join(module).exists()).cloned().collect(),
             modules,
+            loads,
             offsets: FieldOffsets::read(host),
         }
     }

@@ -71,11 +71,8 @@ impl Tracer {
             );
         }
         let facts = rights.with(|| KernelFacts::gather(&host));
-        if options.attach == AttachMode::Fentry && facts.preempts {
-            tracing::warn!(
-                "this kernel preempts (or does not tell, without debugfs): trampolines would lose \
-                 calls, kprobes are used"
-            );
+        if options.attach == AttachMode::Fentry {
+            explain_kprobes(&facts);
         }
         let mut tracer = Self {
             watch: Watch::new(host.clone(), options.clone()),
@@ -331,6 +328,28 @@ impl KernelEvents for Tracer {
 
     fn hooks(&self) -> Vec<HookState> {
         self.watch.hooks()
+    }
+}
+
+/// Says why trampolines were asked for in vain.
+fn explain_kprobes(facts: &KernelFacts) {
+    if facts.preempts {
+        tracing::warn!(
+            "this kernel preempts (or does not tell, without debugfs): trampolines would lose \
+             calls, kprobes are used"
+        );
+        return;
+    }
+    let mut modules: Vec<&str> = facts.symbols.modules().collect();
+    modules.sort_unstable();
+    modules.dedup();
+    modules.retain(|module| !facts.module_btf.contains(*module));
+    if !modules.is_empty() {
+        tracing::warn!(
+            "no trampolines on functions of {}, which have no BTF below /sys/kernel/btf: kprobes \
+             are used there",
+            modules.join(", ")
+        );
     }
 }
 

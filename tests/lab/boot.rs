@@ -30,6 +30,11 @@ impl Boot {
         Self::ALL.into_iter().find(|boot| boot.word() == word)
     }
 
+    /// CPUs of the machine that it keeps busy.
+    pub fn weight(self) -> usize {
+        if self == Self::Parallel { 2 } else { 1 }
+    }
+
     /// What is said to the kernel.
     pub fn append(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! The cases, and how they are run in the guest.
+//! The cases, by what they are run with.
 
 mod churn;
 mod degraded;
@@ -12,10 +12,7 @@ mod lives;
 mod lockdown;
 mod memory;
 mod privilege;
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
-use std::time::Instant;
+mod programs;
 
 use crate::boot::Boot;
 use crate::exporter::Exporter;
@@ -25,6 +22,7 @@ pub type Outcome = Result<(), String>;
 
 /// What a case has: the kernel, the way of attaching, and the mrscope that all cases of it share.
 pub struct Lab<'a> {
+    pub kernel: &'a str,
     /// The hook that sees host memory being pinned on this kernel.
     pub pin_program: &'static str,
     /// The rung that its hooks must stand on.
@@ -40,6 +38,8 @@ pub enum Mode {
 }
 
 impl Mode {
+    pub const ALL: [Self; 2] = [Self::Auto, Self::Fentry];
+
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Auto => &[],
@@ -53,27 +53,12 @@ impl Mode {
             Self::Fentry => "fentry",
         }
     }
-
-    /// How functions are watched then: a kernel that preempts gets no trampolines.
-    pub fn attach(self, kernel: &str) -> &'static str {
-        if kernel.starts_with('7') { "kprobe" } else { self.label() }
-    }
 }
 
-/// Kernels whose modules carry no BTF have no trampolines on their functions: 5.10.
-fn modes(kernel: &str) -> &'static [Mode] {
-    if kernel == "5.10" { &[Mode::Auto] } else { &[Mode::Auto, Mode::Fentry] }
-}
-
-/// ib_umem_get is gone from 7.2 on.
-fn pin_program(kernel: &str) -> &'static str {
-    if kernel.starts_with('7') { "umem_get_va" } else { "umem_get" }
-}
-
-type Case = (&'static str, fn(&Lab<'_>) -> Outcome);
+pub type Case = (&'static str, fn(&Lab<'_>) -> Outcome);
 
 /// Run with a shared mrscope, in each mode; figures are compared as differences.
-const SHARED: &[Case] = &[
+pub const SHARED: &[Case] = &[
     ("every_hook_is_attached_as_planned", lifecycle::every_hook_is_attached_as_planned),
     (
         "registrations_move_figures_exactly_and_back",
@@ -133,10 +118,10 @@ const SHARED: &[Case] = &[
     ("every_device_has_its_name", lifecycle::every_device_has_its_name),
 ];
 
-type OwnCase = (&'static str, fn(Mode) -> Outcome);
+pub type OwnCase = (&'static str, fn(Mode) -> Outcome);
 
 /// Run without any other mrscope: each starts its own.
-const OWN: &[OwnCase] = &[
+pub const OWN: &[OwnCase] = &[
     (
         "mrs_from_before_the_start_never_count_below_zero",
         holders::mrs_from_before_the_start_never_count_below_zero,
@@ -161,11 +146,11 @@ const OWN: &[OwnCase] = &[
     ),
 ];
 
-type OnceCase = (&'static str, fn() -> Outcome);
+pub type OnceCase = (&'static str, fn() -> Outcome);
 
 /// Run once for each kernel, without any other mrscope: how functions are watched is not their
 /// concern.
-const ONCE: &[OnceCase] = &[
+pub const ONCE: &[OnceCase] = &[
     (
         "a_process_that_failed_and_ended_is_on_the_next_page_of_two_scrapers",
         lives::a_process_that_failed_and_ended_is_on_the_next_page_of_two_scrapers,
@@ -245,10 +230,10 @@ const ONCE: &[OnceCase] = &[
     ),
 ];
 
-type BootCase = (Boot, &'static str, fn() -> Outcome);
+pub type BootCase = (Boot, &'static str, fn() -> Outcome);
 
-/// Run in guests of their own, on [`LOCKED_KERNEL`] only.
-const LOCKED: &[BootCase] = &[
+/// Run in guests of their own, on [`crate::matrix::LOCKED_KERNEL`] only.
+pub const LOCKED: &[BootCase] = &[
     (
         Boot::Integrity,
         "under_lockdown_integrity_it_does_what_it_can",
@@ -261,104 +246,44 @@ const LOCKED: &[BootCase] = &[
     ),
 ];
 
-/// One kernel is enough: lockdown refuses the same on all.
-const LOCKED_KERNEL: &str = "6.1";
+pub type KernelCase = (&'static str, fn(&str) -> Outcome);
+
+/// Run once for each kernel, whose series they take.
+pub const KERNEL: &[KernelCase] = &[
+    ("every_program_of_every_object_loads", programs::every_program_of_every_object_loads),
+    ("how_each_function_is_watched_is_told", programs::how_each_function_is_watched_is_told),
+    (
+        "functions_that_a_kernel_lacks_are_not_there",
+        programs::functions_that_a_kernel_lacks_are_not_there,
+    ),
+];
+
+/// Run once where the table says that there are no trampolines, with trampolines asked for.
+pub const KPROBES_ALONE: &[KernelCase] = &[
+    (
+        "asked_for_trampolines_every_hook_is_a_kprobe",
+        programs::asked_for_trampolines_every_hook_is_a_kprobe,
+    ),
+    (
+        "asked_for_trampolines_the_log_says_why_there_are_none",
+        programs::asked_for_trampolines_the_log_says_why_there_are_none,
+    ),
+];
+
+/// Cases that load the lab's own module.
+pub const NEED_MODULE: &[&str] = &[
+    "pins_outside_a_registration_are_queue_buffers",
+    "a_process_with_queues_alone_is_forgotten_after_its_end",
+];
 
 /// Cases about what happens at the same time: run in a guest whose CPUs do too.
-const PARALLEL: &[&str] = &[
+pub const PARALLEL: &[&str] = &[
     "kill_9_of_a_holder_leaves_zero",
     "a_hundred_thousand_registrations_are_all_counted",
     "rows_that_two_cpus_make_at_once_lose_nothing",
     "missed_returns_are_counted_and_explain_the_difference",
     "two_thousand_short_lives_add_up_in_a_bounded_number_of_series",
 ];
-
-/// Whether a case is run in that kind of guest and has `filter` in its name.
-fn wanted(name: &str, boot: Boot, filter: Option<&str>) -> bool {
-    let home = if PARALLEL.contains(&name) { Boot::Parallel } else { Boot::Usual };
-    home == boot && filter.is_none_or(|filter| name.contains(filter))
-}
-
-/// Cases of guests of their own.
-fn locked(
-    kernel: &str,
-    boot: Boot,
-    filter: Option<&str>,
-) -> impl Iterator<Item = &'static BootCase> {
-    LOCKED.iter().filter(move |(home, name, _)| {
-        kernel == LOCKED_KERNEL
-            && *home == boot
-            && filter.is_none_or(|filter| name.contains(filter))
-    })
-}
-
-/// Whether any case is.
-pub fn any(kernel: &str, boot: Boot, filter: Option<&str>) -> bool {
-    let shared = SHARED.iter().map(|(name, _)| name);
-    let own = OWN.iter().map(|(name, _)| name);
-    let once = ONCE.iter().map(|(name, _)| name);
-    shared.chain(own).chain(once).any(|name| wanted(name, boot, filter))
-        || locked(kernel, boot, filter).next().is_some()
-}
-
-/// Runs the cases of that kind of guest whose name has `filter` in it.
-pub fn run(kernel: &str, boot: Boot, filter: Option<&str>) -> ExitCode {
-    let wanted = |name: &str| wanted(name, boot, filter);
-    let mut tally = Tally::default();
-    for mode in modes(kernel) {
-        let shared: Vec<_> = SHARED.iter().filter(|(name, _)| wanted(name)).collect();
-        if !shared.is_empty() {
-            match Exporter::start(mode.flags()) {
-                Ok(exporter) => {
-                    let pin_program = pin_program(kernel);
-                    let attach = mode.attach(kernel);
-                    let lab = Lab { pin_program, attach, exporter: &exporter };
-                    for (name, case) in shared {
-                        tally.take(kernel, mode.label(), name, || case(&lab));
-                    }
-                }
-                Err(error) => tally.take(kernel, mode.label(), "mrscope_starts", || Err(error)),
-            }
-        }
-        for (name, case) in OWN.iter().filter(|(name, _)| wanted(name)) {
-            tally.take(kernel, mode.label(), name, || case(*mode));
-        }
-    }
-    for (name, case) in ONCE.iter().filter(|(name, _)| wanted(name)) {
-        tally.take(kernel, Mode::Auto.label(), name, case);
-    }
-    for (_, name, case) in locked(kernel, boot, filter) {
-        tally.take(kernel, boot.word(), name, case);
-    }
-    println!("guest: {} passed, {} failed", tally.passed, tally.failed);
-    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-#[derive(Default)]
-struct Tally {
-    passed: u32,
-    failed: u32,
-}
-
-impl Tally {
-    /// `how` is the way of attaching, or the kind of guest.
-    fn take(&mut self, kernel: &str, how: &str, name: &str, case: impl FnOnce() -> Outcome) {
-        let begun = Instant::now();
-        let outcome = catch_unwind(AssertUnwindSafe(case))
-            .unwrap_or_else(|_| Err("the case itself panicked".to_owned()));
-        let seconds = begun.elapsed().as_secs_f64();
-        match outcome {
-            Ok(()) => {
-                self.passed += 1;
-                println!("test {kernel} {how} {name} ... ok ({seconds:.1} s)");
-            }
-            Err(error) => {
-                self.failed += 1;
-                println!("test {kernel} {how} {name} ... FAILED ({seconds:.1} s)\n    {error}");
-            }
-        }
-    }
-}
 
 /// Fails with both values unless they are equal.
 pub fn equal(what: &str, seen: f64, expected: f64) -> Outcome {

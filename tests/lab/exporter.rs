@@ -3,18 +3,21 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::page::{Page, get};
 
-/// Guard against a hang; nothing is judged by it.
-const HANG: Duration = Duration::from_secs(30);
+/// Guard against a hang, where two guests share a machine; nothing is judged by it.
+const HANG: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Exporter {
     child: Child,
     pub port: u16,
     log: Arc<Mutex<String>>,
+    /// Ends with the log.
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Exporter {
@@ -37,7 +40,7 @@ impl Exporter {
         let (say_port, port) = std::sync::mpsc::channel();
         let all = Arc::new(Mutex::new(String::new()));
         let copy = Arc::clone(&all);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in BufReader::new(log).lines().map_while(Result::ok) {
                 let port = line
                     .split_once("serving http://127.0.0.1:")
@@ -52,7 +55,7 @@ impl Exporter {
             }
         });
         let port = port.recv_timeout(HANG).map_err(|_| "mrscope named no port")?;
-        let started = Self { child, port, log: all };
+        let started = Self { child, port, log: all, reader: Some(reader) };
         wait_for("ready", || Ok(get(port, "/-/ready")?.0 == 200))?;
         Ok(started)
     }
@@ -82,6 +85,17 @@ impl Exporter {
     pub fn stop(mut self) -> Result<ExitStatus, String> {
         signal(self.child.id(), "TERM")?;
         self.child.wait().map_err(|error| error.to_string())
+    }
+
+    /// Stops it; all that it has logged.
+    pub fn end(mut self) -> Result<String, String> {
+        signal(self.child.id(), "TERM")?;
+        self.child.wait().map_err(|error| error.to_string())?;
+        let reader = self.reader.take().map(JoinHandle::join);
+        match reader {
+            Some(Ok(())) => Ok(self.log()),
+            _ => Err("the reader of mrscope's log panicked".to_owned()),
+        }
     }
 
     pub fn kill(mut self) -> Result<(), String> {

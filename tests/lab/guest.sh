@@ -3,7 +3,7 @@
 # exit status, and ends the guest whatever happens.
 set -euo pipefail
 
-usage='guest.sh [--kernel SERIES] [--memory 4G] [--cpus 2] [--append "KERNEL ARGS"]
+usage='guest.sh [--kernel SERIES|FOLDER] [--memory 4G] [--cpus 2] [--append "KERNEL ARGS"]
          [--forward HOSTPORT:GUESTPORT]... [--timeout SECONDS] [--share DIR]
          [--env K=V]... [--no-rdma] [--parallel] -- COMMAND [ARGS...]
 With --parallel its CPUs run at the same time: slower, but what races shows.

@@ -2,7 +2,9 @@
 # Owns the lab's kernel module: fetches the headers of a guest's kernel, and the
 # kernel's compiler where this machine's is older, builds tests/lab/module once
 # for each kernel and each state of its sources, and caches the outcome.
-# Usage: module.sh SERIES     prints the path of mrscope_lab.ko
+# Usage: module.sh SERIES     prints the path of mrscope_lab.ko; SERIES may be a folder
+#                             that kernel.sh has printed. Exit status 3: the archive no
+#                             longer has the kernel's headers, so there is none to be had
 set -euo pipefail
 
 say() { printf 'module.sh: %s\n' "$*" >&2; }
@@ -37,7 +39,7 @@ fetch_headers() (
     use_suite "$suite"
     names=$(apt-cache show --no-all-versions "$name" 2>/dev/null | sed -n 's/^Depends: //p' |
         grep -oE 'linux-(headers|kbuild)-[^ ,]+') || true
-    [[ -n $names ]] || die 1 "no $name in $suite any more: a module for $release cannot be built"
+    [[ -n $names ]] || die 3 "no $name in $suite any more: a module for $release cannot be built"
     say "fetching $name"
     # shellcheck disable=SC2086 # one name a word
     (cd "$work" && apt-get -qq download "$name" $names >&2)

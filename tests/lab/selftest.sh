@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Owns the proof that the lab keeps its word: guest.sh is put to the test on one
-# kernel series, the ways in which a guest may end above all.
+# kernel series, the ways in which a guest may end above all; and kernel.sh with a
+# mirror that is not there.
 # Usage: selftest.sh [SERIES]     6.1 if not given
 set -euo pipefail
 
@@ -80,6 +81,29 @@ free_port() {
 }
 
 echo "kernel series $series"
+
+# A cache of its own with that one kernel in it, and an apt that reaches no mirror.
+kernel=$("$here/kernel.sh" "$series")
+check "a kernel's folder stands for itself" "$kernel" "$("$here/kernel.sh" "$kernel")"
+mkdir -p "$work/cache/mrscope/kernels"
+kernels=$work/cache/mrscope/kernels
+ln -s "$kernel" "$kernels/"
+cp "${kernel%/*}/.newest-$series" "$kernels/"
+printf 'Acquire::http::Proxy "http://127.0.0.1:9";\nAcquire::Retries "0";\n' >"$work/no-mirror"
+without_mirror() {
+    XDG_CACHE_HOME=$work/cache APT_CONFIG=$work/no-mirror "$here/kernel.sh" "$@" 2>"$work/said"
+}
+touch -d "1 day" "$kernels/.newest-$series"
+check "what was asked today is not asked again" "$kernels/${kernel##*/}" "$(without_mirror "$series")"
+check "and is named" "1 $series is" "$(wc -l <"$work/said") $(sed -n 's/^kernel.sh: \(.* is\) .*/\1/p' "$work/said")"
+touch -d "-1 minute" "$kernels/.newest-$series"
+check "without a mirror the cached kernel is used" "$kernels/${kernel##*/}" "$(without_mirror "$series")"
+check "with a warning" 1 "$(grep -c warning: "$work/said")"
+without_mirror "$series" >/dev/null
+check "and the mirror is not asked again at once" 0 "$(grep -c warning: "$work/said")"
+rm "$kernels/.newest-$series"
+status_of without_mirror "$series" >/dev/null
+check "without a kernel there is none" "1 0" "$status $(find "$kernels" -name '.work-*' | wc -l)"
 
 # Every line of output with its number, stdout and stderr in turn.
 cat >"$work/plain" <<'JOB'

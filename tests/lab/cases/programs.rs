@@ -1,0 +1,309 @@
+//! What the kernel takes: every program, and how each function is watched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel, ProgramAttachType, set_print};
+
+use crate::cases::*;
+use crate::exporter::Exporter;
+use crate::matrix::{CANNOT, What, cannot};
+use crate::page::Page;
+use crate::watched::Watched;
+
+/// The bytes of an object, aligned as an ELF reader wants them.
+macro_rules! object {
+    ($stem:literal) => {{
+        #[repr(C, align(8))]
+        struct Aligned<B: ?Sized>(B);
+        static OBJECT: &Aligned<[u8]> =
+            &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/", $stem, ".bpf.o")));
+        ($stem, &OBJECT.0)
+    }};
+}
+
+fn objects() -> [(&'static str, &'static [u8]); 4] {
+    [object!("verbs"), object!("umem"), object!("tasks"), object!("rows")]
+}
+
+/// The one program on the page that sits on no function.
+const TASKS: &str = "tasks";
+
+/// What the kernel lets a program and all that it calls have of stack.
+const STACK_BYTES: u32 = 512;
+
+/// BPF_LOG_STATS: the verifier says how much it looked at, and each function's stack.
+const LOG_STATS: u32 = 4;
+
+static VERIFIER: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn keep(_: PrintLevel, words: String) {
+    VERIFIER.lock().unwrap_or_else(PoisonError::into_inner).push(words);
+}
+
+/// Loads what no plan would load together, and compares the stacks with the limit.
+pub fn every_program_of_every_object_loads(kernel: &str) -> Outcome {
+    // Hooks by name, with their functions: mrscope names them at that level.
+    let exporter = Exporter::start(&["--log.level", "debug"])?;
+    let page = exporter.page()?;
+    let symbols = functions(&page, &exporter.end()?)?;
+    let places = Places::read()?;
+    if places.has_btf("ib_uverbs_reg_mr") == cannot(kernel, What::ModuleBtf).is_some() {
+        return Err("matrix.rs says the opposite of whether modules have BTF here".to_owned());
+    }
+    let mut deepest = (0, String::new());
+    let mut hooks = BTreeSet::new();
+    for (stem, bytes) in objects() {
+        let error = |error: libbpf_rs::Error| format!("{stem}: {error:#}");
+        let mut open = ObjectBuilder::default().open_memory(bytes).map_err(error)?;
+        let wanted = choose(&mut open, &symbols, &places, &mut hooks)?;
+        let before = loaded();
+        let (object, said) = load(open).map_err(|error| format!("{stem}: {error}"))?;
+        equal(&format!("{stem}: programs in the kernel"), loaded() - before, wanted as f64)?;
+        drop(object);
+        let stacks = stacks(&said)?;
+        equal(&format!("{stem}: stacks told"), stacks.len() as f64, wanted as f64)?;
+        for (program, parts) in stacks {
+            let bytes: u32 = parts.iter().sum();
+            if bytes > STACK_BYTES {
+                return Err(format!("{program} takes {bytes} bytes of stack: {parts:?}"));
+            }
+            deepest = deepest.max((bytes, format!("{program} {parts:?}")));
+        }
+        println!("{stem}: {wanted} programs load");
+    }
+    let seen = |hook: &String| hook == TASKS || hooks.contains(hook);
+    let unknown: Vec<_> = symbols.keys().filter(|hook| !seen(hook)).collect();
+    if !unknown.is_empty() {
+        return Err(format!("hooks on the page that no object has programs for: {unknown:?}"));
+    }
+    println!("the deepest stack: {} of {STACK_BYTES} bytes, {}", deepest.0, deepest.1);
+    Ok(())
+}
+
+/// Chooses all programs for kprobes, those for trampolines where the function has one to give, and
+/// the iterators. Says how many.
+fn choose(
+    open: &mut OpenObject,
+    symbols: &BTreeMap<String, String>,
+    places: &Places,
+    hooks: &mut BTreeSet<String>,
+) -> Result<usize, String> {
+    let mut wanted = 0;
+    for mut program in open.progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        let trampoline = name.strip_suffix("_fentry").or_else(|| name.strip_suffix("_fexit"));
+        let kprobe = name.strip_suffix("_enter").or_else(|| name.strip_suffix("_exit"));
+        let mut load = true;
+        // The iterators sit on no function.
+        if let Some(hook) = trampoline.or(kprobe) {
+            let symbol = symbols.get(hook).ok_or_else(|| format!("{hook} is not on the page"))?;
+            hooks.insert(hook.to_owned());
+            load = trampoline.is_none() || places.has_btf(symbol);
+            if load && trampoline.is_some() {
+                let target = program.set_attach_target(0, Some(symbol.clone()));
+                target.map_err(|error| format!("{name} on {symbol}: {error}"))?;
+            }
+        }
+        program.set_autoload(load);
+        if load {
+            program.set_log_level(LOG_STATS);
+            wanted += 1;
+        }
+    }
+    Ok(wanted)
+}
+
+/// The object in the kernel, and what the verifier said.
+fn load(open: OpenObject) -> Result<(Object, String), String> {
+    let take = || std::mem::take(&mut *VERIFIER.lock().unwrap_or_else(PoisonError::into_inner));
+    take();
+    let usual = set_print(Some((PrintLevel::Debug, keep)));
+    let object = open.load();
+    set_print(usual);
+    let said = take().concat();
+    match object {
+        Ok(object) => Ok((object, said)),
+        Err(error) => {
+            let at = said.find("BPF program load failed").unwrap_or_default();
+            Err(format!("{error:#}: {}", &said[at..]))
+        }
+    }
+}
+
+/// Programs that the kernel has, by its own list.
+fn loaded() -> f64 {
+    ProgInfoIter::default().count() as f64
+}
+
+/// The stack of each function of each program, by the verifier's "stack depth 64+0+128"; from 7.3
+/// on that of the deepest chain of calls alone, "stack depth max 192".
+fn stacks(said: &str) -> Result<Vec<(String, Vec<u32>)>, String> {
+    let mut stacks = Vec::new();
+    for log in said.split("prog '").skip(1) {
+        let Some((program, log)) = log.split_once("': -- BEGIN PROG LOAD LOG --") else {
+            continue;
+        };
+        let line = log.lines().find_map(|line| line.strip_prefix("stack depth "));
+        let line = line.ok_or_else(|| format!("the verifier told no stack of {program}"))?;
+        let line = line.strip_prefix("max ").unwrap_or(line);
+        let words = line.split_whitespace().next().unwrap_or_default().split('+');
+        let parts = words.map(str::parse).collect::<Result<_, _>>();
+        stacks.push((program.to_owned(), parts.map_err(|_| format!("{program}: {line:?}"))?));
+    }
+    Ok(stacks)
+}
+
+/// Where functions are, by the kernel's own list, and which of those places have BTF.
+struct Places(BTreeMap<String, String>);
+
+impl Places {
+    fn read() -> Result<Self, String> {
+        let list = fs::read_to_string("/proc/kallsyms").map_err(|error| error.to_string())?;
+        let functions = list.lines().filter_map(|line| {
+            let mut words = line.split_whitespace().skip(2);
+            let name = words.next().filter(|name| name.contains("ib_"))?;
+            let module = words.next().unwrap_or("[vmlinux]");
+            Some((name.to_owned(), module.trim_matches(['[', ']']).to_owned()))
+        });
+        Ok(Self(functions.collect()))
+    }
+
+    fn has(&self, symbol: &str) -> bool {
+        self.0.contains_key(symbol)
+    }
+
+    fn has_btf(&self, symbol: &str) -> bool {
+        let btf = |place: &String| Path::new("/sys/kernel/btf").join(place).exists();
+        self.0.get(symbol).is_some_and(btf)
+    }
+}
+
+/// Every hook of the page with its function, from lines such as "umem_get (ib_umem_get): kprobe".
+fn functions(page: &Page, log: &str) -> Result<BTreeMap<String, String>, String> {
+    let hooks = attached(page)?;
+    let line = |hook: &str| {
+        let start = format!("{hook} (");
+        let said = log.lines().filter(|line| line.contains("level=debug"));
+        let mut said = said.filter_map(|line| line.split_once(&start));
+        let (_, rest) = said.find(|(before, _)| before.ends_with(['"', ' ']))?;
+        Some(rest.split_once(')')?.0.to_owned())
+    };
+    let mut functions = BTreeMap::new();
+    for hook in hooks.into_keys().filter(|hook| hook != TASKS) {
+        let symbol = line(&hook).ok_or_else(|| format!("the log names no function of {hook}"))?;
+        functions.insert(hook, symbol);
+    }
+    functions.insert(TASKS.to_owned(), "iter/task".to_owned());
+    Ok(functions)
+}
+
+/// How the page says each program is attached.
+fn attached(page: &Page) -> Result<BTreeMap<String, String>, String> {
+    let mut attached = BTreeMap::new();
+    let prefix = "mrscope_program_attached{attach=\"";
+    for (series, value) in page.starting(prefix) {
+        let rest = &series[prefix.len()..];
+        let (attach, rest) = rest.split_once("\",program=\"").ok_or("no label program")?;
+        let program = rest.trim_end_matches("\"}");
+        let watches = f64::from(!matches!(attach, "pending" | "none"));
+        equal(series, value, watches)?;
+        if attached.insert(program.to_owned(), attach.to_owned()).is_some() {
+            return Err(format!("{program} is there twice"));
+        }
+    }
+    if attached.is_empty() { Err("no program is on the page".to_owned()) } else { Ok(attached) }
+}
+
+/// Says it to the host, for docs/kernels.md, once the kernel's own lists agree.
+pub fn how_each_function_is_watched_is_told(_: &str) -> Outcome {
+    for mode in Mode::ALL {
+        let flags: Vec<_> = mode.flags().iter().copied().chain(["--log.level", "debug"]).collect();
+        let exporter = Exporter::start(&flags)?;
+        let attached = agreed(&exporter).map_err(|error| format!("{}: {error}", mode.label()))?;
+        let page = exporter.page()?;
+        let symbols = functions(&page, &exporter.end()?)?;
+        for (program, attach) in attached {
+            let row = Watched { mode, function: symbols[&program].clone(), program, attach };
+            println!("{}", row.line());
+        }
+    }
+    Ok(())
+}
+
+/// What the page says, if the list of kprobes and that of links say the same.
+fn agreed(exporter: &Exporter) -> Result<BTreeMap<String, String>, String> {
+    let attached = attached(&exporter.page()?)?;
+    let places = Places::read()?;
+    let probes = fs::read_to_string("/sys/kernel/debug/kprobes/list").map_err(|e| e.to_string())?;
+    let log = exporter.log();
+    let symbols = functions(&exporter.page()?, &log)?;
+    let mut trampolines = 0;
+    for (program, attach) in &attached {
+        let symbol = &symbols[program];
+        let probed = probes.lines().any(|line| line.contains(&format!(" {symbol}+")));
+        let (has, agrees) = match attach.as_str() {
+            "kprobe" => (true, probed),
+            "fentry" => {
+                trampolines += 1;
+                (true, !probed)
+            }
+            "pending" | "none" => (false, !probed),
+            // Its list is not one of functions.
+            _ => continue,
+        };
+        if !agrees || places.has(symbol) != has {
+            let there = places.has(symbol);
+            return Err(format!(
+                "{program} is {attach}, but {symbol} is there: {there}, has a kprobe: {probed}"
+            ));
+        }
+    }
+    let links = LinkInfoIter::default().filter(|link| {
+        matches!(&link.info, LinkTypeInfo::Tracing(tracing)
+            if matches!(tracing.attach_type, ProgramAttachType::TraceFentry))
+    });
+    equal("trampolines at an entry", f64::from(trampolines), links.count() as f64)?;
+    Ok(attached)
+}
+
+/// The table says which kernels lack a function: it is looked for on every kernel.
+pub fn functions_that_a_kernel_lacks_are_not_there(kernel: &str) -> Outcome {
+    let places = Places::read()?;
+    for row in CANNOT {
+        if let What::Function(symbol) = row.what {
+            let lacks = cannot(kernel, row.what).is_some();
+            if places.has(symbol) == lacks {
+                return Err(format!("{symbol} is there: {lacks}, matrix.rs says the opposite"));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub fn asked_for_trampolines_every_hook_is_a_kprobe(_: &str) -> Outcome {
+    let asked = Exporter::start(&["--ebpf.attach", "fentry", "--log.level", "debug"])?;
+    let with = agreed(&asked)?;
+    asked.stop()?;
+    let auto = Exporter::start(&["--log.level", "debug"])?;
+    let without = agreed(&auto)?;
+    auto.stop()?;
+    let kprobes = with.values().filter(|attach| *attach == "kprobe").count();
+    if kprobes == 0 || with.values().any(|attach| attach == "fentry") {
+        return Err(format!("asked for trampolines: {with:?}"));
+    }
+    if with == without { Ok(()) } else { Err(format!("{with:?}, by default {without:?}")) }
+}
+
+pub fn asked_for_trampolines_the_log_says_why_there_are_none(_: &str) -> Outcome {
+    let log = Exporter::start(&["--ebpf.attach", "fentry"])?.end()?;
+    let says = |line: &str| line.contains("level=warn") && line.contains("trampolines");
+    if log.lines().any(says) {
+        Ok(())
+    } else {
+        Err("no warning of the log has a word about trampolines".to_owned())
+    }
+}

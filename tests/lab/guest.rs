@@ -1,0 +1,162 @@
+//! The side that runs in the guest: which cases, in what order, and what came of each.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use crate::boot::Boot;
+use crate::cases::{self, BootCase, Case, KernelCase, Lab, Mode, OnceCase, Outcome, OwnCase};
+use crate::exporter::Exporter;
+use crate::matrix::{self, What, cannot};
+
+/// The first line and the last that the guest says to the host.
+pub const UP: &str = "guest: up";
+pub const CLOSING: &str = "guest: ";
+
+/// The cases of one guest.
+#[derive(Default)]
+struct Selection {
+    shared: Vec<(Mode, &'static Case)>,
+    own: Vec<(Mode, &'static OwnCase)>,
+    once: Vec<&'static OnceCase>,
+    kernel: Vec<(Mode, &'static KernelCase)>,
+    locked: Vec<&'static BootCase>,
+}
+
+impl Selection {
+    fn of(kernel: &str, boot: Boot, filter: Option<&str>) -> Self {
+        let named = |name: &str| filter.is_none_or(|filter| name.contains(filter));
+        let built = |name: &str| !cases::NEED_MODULE.contains(&name) || has_module(kernel);
+        let wanted = |name: &str| {
+            let home = if cases::PARALLEL.contains(&name) { Boot::Parallel } else { Boot::Usual };
+            home == boot && named(name) && built(name)
+        };
+        let no_trampolines = cannot(kernel, What::Mode(Mode::Fentry)).is_some();
+        let mut chosen = Self::default();
+        for mode in matrix::modes(kernel) {
+            chosen.shared.extend(cases::SHARED.iter().filter(|c| wanted(c.0)).map(|c| (mode, c)));
+            chosen.own.extend(cases::OWN.iter().filter(|c| wanted(c.0)).map(|c| (mode, c)));
+        }
+        chosen.once.extend(cases::ONCE.iter().filter(|c| wanted(c.0)));
+        chosen.kernel.extend(cases::KERNEL.iter().map(|c| (Mode::Auto, c)));
+        if no_trampolines {
+            chosen.kernel.extend(cases::KPROBES_ALONE.iter().map(|c| (Mode::Fentry, c)));
+        }
+        chosen.kernel.retain(|(_, case)| wanted(case.0));
+        if kernel == matrix::LOCKED_KERNEL {
+            let locked = cases::LOCKED.iter().filter(|c| c.0 == boot && named(c.1));
+            chosen.locked.extend(locked);
+        }
+        chosen
+    }
+
+    fn has(&self, mode: Mode, name: &str) -> bool {
+        let shared = self.shared.iter().map(|(of, case)| (*of, case.0));
+        let own = self.own.iter().map(|(of, case)| (*of, case.0));
+        let kernel = self.kernel.iter().map(|(of, case)| (*of, case.0));
+        let once = self.once.iter().map(|case| (Mode::Auto, case.0));
+        let locked = self.locked.iter().map(|case| (Mode::Auto, case.1));
+        shared.chain(own).chain(kernel).chain(once).chain(locked).any(|case| case == (mode, name))
+    }
+
+    fn count(&self) -> usize {
+        let once = self.once.len() + self.kernel.len() + self.locked.len();
+        self.shared.len() + self.own.len() + once
+    }
+}
+
+fn has_module(kernel: &str) -> bool {
+    cannot(kernel, What::Module).is_none()
+}
+
+/// How many cases that guest would run.
+pub fn count(kernel: &str, boot: Boot, filter: Option<&str>) -> usize {
+    Selection::of(kernel, boot, filter).count()
+}
+
+/// A row of the table about a case that is not run would hold whatever the kernel does.
+pub fn every_row_has_its_case() -> Result<(), String> {
+    for row in matrix::CANNOT {
+        let What::Case(mode, name) = row.what else { continue };
+        for kernel in row.kernels {
+            let run = |boot| Selection::of(kernel, boot, Some(name)).has(mode, name);
+            if !Boot::ALL.into_iter().any(run) {
+                return Err(format!("matrix.rs: {name} is not run in that mode on {kernel}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs the cases of that kind of guest whose name has `filter` in it.
+pub fn run(kernel: &str, boot: Boot, filter: Option<&str>) -> ExitCode {
+    println!("{UP}");
+    let chosen = Selection::of(kernel, boot, filter);
+    let mut tally = Tally { kernel, passed: 0, failed: 0 };
+    for mode in matrix::modes(kernel) {
+        let mut shared = chosen.shared.iter().filter(|(of, _)| *of == mode).peekable();
+        if shared.peek().is_some() {
+            match Exporter::start(mode.flags()) {
+                Ok(exporter) => {
+                    let pin_program = matrix::pin_program(kernel);
+                    let lab =
+                        Lab { kernel, pin_program, attach: mode.label(), exporter: &exporter };
+                    for (_, (name, case)) in shared {
+                        tally.take(mode, name, || case(&lab));
+                    }
+                }
+                Err(error) => tally.take(mode, "mrscope_starts", || Err(error)),
+            }
+        }
+        for (_, (name, case)) in chosen.own.iter().filter(|(of, _)| *of == mode) {
+            tally.take(mode, name, || case(mode));
+        }
+    }
+    for (name, case) in chosen.once {
+        tally.take(Mode::Auto, name, case);
+    }
+    for (mode, (name, case)) in chosen.kernel {
+        tally.take(mode, name, || case(kernel));
+    }
+    for (_, name, case) in chosen.locked {
+        tally.take(Mode::Auto, name, case);
+    }
+    println!("{CLOSING}{} passed, {} failed", tally.passed, tally.failed);
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+struct Tally<'a> {
+    kernel: &'a str,
+    passed: u32,
+    failed: u32,
+}
+
+impl Tally<'_> {
+    fn take(&mut self, mode: Mode, name: &'static str, case: impl FnOnce() -> Outcome) {
+        let begun = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(case))
+            .unwrap_or_else(|_| Err("the case itself panicked".to_owned()));
+        let seconds = begun.elapsed().as_secs_f64();
+        let how = match judge(outcome, cannot(self.kernel, What::Case(mode, name))) {
+            Ok(how) => {
+                self.passed += 1;
+                format!("ok ({seconds:.1} s){how}")
+            }
+            Err(error) => {
+                self.failed += 1;
+                format!("FAILED ({seconds:.1} s)\n    {error}")
+            }
+        };
+        println!("test {} {name} ... {how}", mode.label());
+    }
+}
+
+/// What a case's outcome comes to, where the table may say that the kernel can't.
+fn judge(outcome: Outcome, cannot: Option<&str>) -> Result<String, String> {
+    match (outcome, cannot) {
+        (Ok(()), None) => Ok(String::new()),
+        (Err(error), None) => Err(error),
+        (Err(error), Some(why)) => Ok(format!("\n    it fails, as it must, for {why}: {error}")),
+        (Ok(()), Some(why)) => Err(format!("it works: take its row out of matrix.rs ({why})")),
+    }
+}

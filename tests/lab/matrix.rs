@@ -1,0 +1,84 @@
+//! The kernels, and all that one of them can't do, with its reason: the one place that says so.
+
+use crate::cases::Mode;
+
+/// The newest package of each series is booted.
+pub const KERNELS: [&str; 6] = ["5.10", "6.1", "6.12", "6.18", "7.2", "7.3"];
+
+/// The floor, Debian's oldest kernel with BTF for modules, and the newest: booted unless
+/// LAB_KERNELS names others.
+pub const USUAL: [&str; 3] = ["5.10", "6.1", "7.3"];
+
+/// One kernel is enough for them: lockdown refuses the same on all.
+pub const LOCKED_KERNEL: &str = "6.1";
+
+/// What can't be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// Hooks are never attached that way: they are kprobes, whose cases are those of auto. A case
+    /// proves it.
+    Mode(Mode),
+    /// Modules have no types to find functions by, which a case proves.
+    ModuleBtf,
+    /// The kernel has no such function, which a case proves.
+    Function(&'static str),
+    /// The lab's module can't be built, so cases that need it are not run. Fails if it can.
+    Module,
+    /// The case is run in that mode, and has to fail.
+    Case(Mode, &'static str),
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub struct Cannot {
+    pub kernels: &'static [&'static str],
+    pub what: What,
+    pub why: &'static str,
+}
+
+pub const CANNOT: &[Cannot] = &[
+    Cannot {
+        kernels: &["5.10"],
+        what: What::ModuleBtf,
+        why: "it is built without BTF of modules, which came with 5.11",
+    },
+    Cannot {
+        kernels: &["5.10"],
+        what: What::Mode(Mode::Fentry),
+        why: "its modules carry no BTF, by which a trampoline finds its function",
+    },
+    Cannot {
+        kernels: &["6.18", "7.2", "7.3"],
+        what: What::Mode(Mode::Fentry),
+        why: "it preempts: a trampoline's program that is interrupted keeps out all others of its CPU",
+    },
+    Cannot {
+        kernels: &["7.2", "7.3"],
+        what: What::Function("ib_umem_get"),
+        why: "it was renamed to __ib_umem_get_va (df67f15c4474)",
+    },
+    Cannot {
+        kernels: &["6.18"],
+        what: What::Module,
+        why: "Debian's archive no longer has the headers of its last kernel of this series",
+    },
+];
+
+/// Why that kernel can't, if it can't.
+pub fn cannot(kernel: &str, what: What) -> Option<&'static str> {
+    let row = CANNOT.iter().find(|row| row.what == what && row.kernels.contains(&kernel));
+    row.map(|row| row.why)
+}
+
+/// Modes whose cases are run.
+pub fn modes(kernel: &str) -> impl Iterator<Item = Mode> {
+    Mode::ALL.into_iter().filter(move |mode| cannot(kernel, What::Mode(*mode)).is_none())
+}
+
+/// The hook that sees host memory being pinned.
+pub fn pin_program(kernel: &str) -> &'static str {
+    match cannot(kernel, What::Function("ib_umem_get")) {
+        None => "umem_get",
+        Some(_) => "umem_get_va",
+    }
+}
