@@ -1,9 +1,9 @@
 # Owns the short names of what is done here; scripts/ knows how.
 .DEFAULT_GOAL := help
-.PHONY: help run run-host run-guest build test fmt clean
+.PHONY: help run run-host run-guest build test test-arm64 fmt clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 run: ## mrscope on this machine if it has an RDMA device, else in a guest
 	@scripts/run.sh auto
@@ -19,6 +19,9 @@ build: ## target/release/mrscope
 
 test: ## all tests; the guests' kernels are LAB_KERNELS, else "6.1 5.10"
 	@scripts/test.sh
+
+test-arm64: ## unit tests and lab built for arm64, emulated; LAB_KERNELS, else "6.1-arm64 6.12-arm64-16k 7.3-arm64"
+	@tests/lab/arm64/test.sh
 
 fmt: ## formats the Rust and C sources
 	cargo fmt

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Owns what has to be installed: which Debian packages each mode needs, and their
 # installation where it can be done.
-# Usage: need.sh run-host|run-guest|test     silent if nothing is missing
+# Usage: need.sh run-host|run-guest|test|test-arm64     silent if nothing is missing
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 source scripts/lib.sh
@@ -10,6 +10,8 @@ readonly build=(ca-certificates clang-14 gcc libc6-dev libelf-dev make pkg-confi
 readonly guest=(busybox-static cpio debian-archive-keyring ibverbs-providers iproute2 kmod
     libibverbs-dev qemu-system-x86 xz-utils zstd)
 readonly check=(clang-format-14 ibverbs-utils procps prometheus shellcheck)
+# Its compiler of Rust is Debian's, as only Debian has its standard library for arm64.
+readonly arm64=(gcc-aarch64-linux-gnu qemu-system-arm qemu-user-static rustc-web cargo-web)
 # Those of bookworm-security, which keep up with Firefox.
 readonly rust=(rustc-web cargo-web) rust_check=(rustfmt-web rust-web-clippy)
 
@@ -20,7 +22,8 @@ case ${1:-} in
     test)
         packages=("${build[@]}" "${guest[@]}" "${check[@]}")
         rust_packages=("${rust[@]}" "${rust_check[@]}") rust_parts=(fmt clippy) ;;
-    *) die 2 "mode '${1:-}': expected run-host, run-guest or test" ;;
+    test-arm64) packages=("${build[@]}" "${guest[@]}" "${arm64[@]}") ;;
+    *) die 2 "mode '${1:-}': expected run-host, run-guest, test or test-arm64" ;;
 esac
 
 installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' \

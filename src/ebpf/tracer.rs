@@ -168,8 +168,14 @@ impl Tracer {
         let object = load(planned, &self.maps, options).map_err(|error| load_error(&error))?;
         self.maps.add(&object).map_err(|source| EventsError::Map { map: "all", source })?;
         self.write_settings()?;
+        let probes_before = self.probes.as_ref().map_or(0, KprobeEvents::count);
         let outcome = attach_all(&object, &planned.hooks, self.probes.as_mut(), options.maxactive);
         if outcome.lost_a_trampoline(&planned.hooks) {
+            // Links go before their events, which would be busy.
+            drop(outcome);
+            if let Some(probes) = &mut self.probes {
+                probes.keep_first(probes_before);
+            }
             return Ok(false);
         }
         if planned.hooks.iter().any(|p| p.rung == Rung::PerfKprobe) {

@@ -53,9 +53,10 @@ impl Mode {
         }
     }
 
-    /// How functions are watched then: a kernel that preempts gets no trampolines.
+    /// How functions are watched then: a kernel that preempts gets no trampolines, and arm64 can't
+    /// place them before 6.4.
     pub fn attach(self, kernel: &str) -> &'static str {
-        if kernel.starts_with('7') { "kprobe" } else { self.label() }
+        if kernel.starts_with('7') || kernel == "6.1-arm64" { "kprobe" } else { self.label() }
     }
 }
 

@@ -119,8 +119,10 @@ cmdline+=" random.trust_cpu=on cryptomgr.notests nmi_watchdog=0 8250.nr_uarts=2 
 
 output_device=(-serial chardev:out) userland_device=()
 # The machine of arm64 has one serial port; a second is a PCI device.
+# shellcheck disable=SC2054 # the commas are qemu's
 [[ $package != qemu-system-arm ]] || output_device=(-device pci-serial,chardev=out)
 if [[ -n $userland ]]; then
+    # shellcheck disable=SC2054 # as above
     userland_device=(-fsdev "local,id=f2,path=${userland//,/,,},security_model=none,readonly=on"
         -device virtio-9p-pci,fsdev=f2,mount_tag=userland)
 fi

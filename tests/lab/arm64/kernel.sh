@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Owns the guests' arm64 kernels: the newest of each series and flavour in Debian,
 # fetched, verified and cached until the cache is emptied.
-# Usage: kernel.sh SERIES[-16k]     prints the kernel's folder, as ../kernel.sh does
+# Usage: kernel.sh SERIES-FLAVOUR     prints the kernel's folder, as ../kernel.sh does
 set -euo pipefail
 
-# series and flavour, suite, package prefixes as in ../kernel.sh
+# series and flavour, suite, package prefixes as in ../kernel.sh. The base pages of
+# -16k have 16 KiB, those of the others 4.
 readonly table='
-6.1       bookworm-security  linux-image
-6.12      trixie-security    linux-image
-6.12-16k  trixie-security    linux-image
-6.18      trixie-backports   linux-image
-7.3       trixie-backports   linux-binary,linux-modules,linux-base
-7.3-16k   trixie-backports   linux-binary,linux-modules,linux-base
+6.1-arm64       bookworm-security  linux-image
+6.12-arm64      trixie-security    linux-image
+6.12-arm64-16k  trixie-security    linux-image
+7.3-arm64       trixie-backports   linux-binary,linux-modules,linux-base
+7.3-arm64-16k   trixie-backports   linux-binary,linux-modules,linux-base
 '
 readonly abi='[0-9]+(-[0-9]+)?([+][a-z0-9]+)*'
 
@@ -28,7 +28,7 @@ if ((${#row[@]} == 0)); then
     known=$(awk 'NF { printf "%s%s", sep, $1; sep = ", " }' <<<"$table")
     die 2 "arm64 kernel '$*': expected one of $known"
 fi
-series=${row[0]%-16k} suite=${row[1]} flavour=arm64${row[0]#"${row[0]%-16k}"}
+series=${row[0]%%-*} flavour=${row[0]#*-} suite=${row[1]}
 IFS=, read -r -a prefixes <<<"${row[2]}"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/mrscope/arm64/kernels
 stamp=$cache/.series-${row[0]}
@@ -43,7 +43,7 @@ cached() {
 resolve() {
     local prefix=${prefixes[0]} names
     names=$(apt-cache search --names-only "^$prefix-${series//./\\.}\\.$abi-$flavour\$" | cut -d' ' -f1)
-    [[ -n $names ]] || die 1 "no $prefix package of $series-$flavour in $suite"
+    [[ -n $names ]] || die 1 "no $prefix package of ${row[0]} in $suite"
     # shellcheck disable=SC2086 # one name a word
     apt-cache madison $names | awk -F' *[|] *' '{ sub(/^ +/, "", $1); print $1, $2 }' |
         sed "s/^$prefix-//" | sort -k2,2V | tail -n 1
