@@ -11,7 +11,7 @@ readonly guest=(busybox-static cpio debian-archive-keyring ibverbs-providers ipr
     libibverbs-dev qemu-system-x86 xz-utils zstd)
 readonly check=(clang-format-14 ibverbs-utils procps prometheus shellcheck)
 # Its compiler of Rust is Debian's, as only Debian has its standard library for arm64.
-readonly arm64=(gcc-aarch64-linux-gnu qemu-system-arm qemu-user-static rustc-web cargo-web)
+readonly arm64=(gcc-aarch64-linux-gnu qemu-system-arm rustc-web cargo-web)
 # Those of bookworm-security, which keep up with Firefox.
 readonly rust=(rustc-web cargo-web) rust_check=(rustfmt-web rust-web-clippy)
 

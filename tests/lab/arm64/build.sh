@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Owns the build for arm64 on this machine: mrscope, its unit tests, the lab and the
 # lab's C programs, for the files of tree.sh.
-# Usage: build.sh             prints the folder that the lab's guest runs in: target/release/mrscope,
-#                             target/lab/{lab,workload,queue_pin}
-#        build.sh test ARGS   cargo test ARGS, each program run by qemu's emulation of one process
+# Usage: build.sh     prints the folder that the lab's guests run in, which holds
+#                     target/release/mrscope and target/lab/{lab,unit-lib,unit-bin,workload,queue_pin}
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 cd "$here/../../.."
@@ -11,7 +10,7 @@ cd "$here/../../.."
 say() { printf 'build.sh: %s\n' "$*" >&2; }
 die() { say "$2"; exit "$1"; }
 
-[[ $# == 0 || $1 == test ]] || die 2 "arguments '$*': expected none, or test and what follows cargo test"
+(($# == 0)) || die 2 "arguments '$*': expected none"
 tree=$("$here/tree.sh")
 readonly target=aarch64-unknown-linux-gnu compiler=aarch64-linux-gnu-gcc
 readonly out=$PWD/target/arm64 root=$tree/userland
@@ -22,25 +21,26 @@ export CARGO_TARGET_DIR=$out RUSTC=/usr/bin/rustc \
     CC_aarch64_unknown_linux_gnu=$compiler \
     CFLAGS_aarch64_unknown_linux_gnu=--sysroot=$root \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$compiler \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot $tree/rust -C link-arg=--sysroot=$root" \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L $root"
-cargo=(/usr/bin/cargo)
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot $tree/rust -C link-arg=--sysroot=$root"
 
-if [[ ${1:-} == test ]]; then
-    exec "${cargo[@]}" test --release --locked --target "$target" "${@:2}"
-fi
+built=$(/usr/bin/cargo test --release --locked --target "$target" --lib --bins --test lab \
+    --no-run --message-format json-render-diagnostics)
 
-"${cargo[@]}" build --release --locked --target "$target" --bin mrscope >&2
-lab=$("${cargo[@]}" test --release --locked --target "$target" --test lab --no-run \
-    --message-format json-render-diagnostics |
-    sed -n 's/.*"name":"lab".*"executable":"\([^"]*\)".*/\1/p')
-[[ -x $lab ]] || die 1 "cargo named no program for the test lab"
+# program KIND NAME: the test program of that target.
+program() {
+    local path
+    path=$(sed -n "/\"kind\":\[\"$1\"\],.*\"name\":\"$2\",.*\"test\":true}/s/.*\"executable\":\"\([^\"]*\)\".*/\1/p" <<<"$built")
+    [[ -x $path ]] || die 1 "cargo named no test program $2 ($1)"
+    printf '%s\n' "$path"
+}
 
 # The lab asks for its programs by these names, wherever it runs.
 readonly stage=$out/stage
 mkdir -p "$stage/target/release" "$stage/target/lab"
 cp "$out/$target/release/mrscope" "$stage/target/release/mrscope"
-cp "$lab" "$stage/target/lab/lab"
+cp "$(program test lab)" "$stage/target/lab/lab"
+cp "$(program lib mrscope)" "$stage/target/lab/unit-lib"
+cp "$(program bin mrscope)" "$stage/target/lab/unit-bin"
 c=("$compiler" "--sysroot=$root" -std=c11 -O2 -Wall -Wextra -Werror)
 "${c[@]}" tests/lab/workload*.c -libverbs -lpthread -o "$stage/target/lab/workload"
 "${c[@]}" tests/lab/queue_pin.c -o "$stage/target/lab/queue_pin"
