@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Owns the guests' arm64 kernels: the newest of each series and flavour in Debian,
 # fetched, verified and cached until the cache is emptied.
-# Usage: kernel.sh SERIES-FLAVOUR     prints the kernel's folder, as ../kernel.sh does
+# Usage: kernel.sh SERIES-FLAVOUR     prints the kernel's folder, as ../kernel.sh does, but without
+#                                     vmlinux: those of arm64 are not packed
 set -euo pipefail
 
 # series and flavour, suite, package prefixes as in ../kernel.sh. The base pages of
@@ -11,7 +12,6 @@ readonly table='
 6.12-arm64      trixie-security    linux-image
 6.12-arm64-16k  trixie-security    linux-image
 7.3-arm64       trixie-backports   linux-binary,linux-modules,linux-base
-7.3-arm64-16k   trixie-backports   linux-binary,linux-modules,linux-base
 '
 readonly abi='[0-9]+(-[0-9]+)?([+][a-z0-9]+)*'
 
@@ -49,20 +49,6 @@ resolve() {
         sed "s/^$prefix-//" | sort -k2,2V | tail -n 1
 }
 
-# unpack VMLINUZ VMLINUX: what an EFI image of Linux has packed, as its header tells;
-# qemu knows a plain image only.
-unpack() {
-    local offset length tool
-    [[ $(od -An -c -j 4 -N 4 "$1" | tr -d ' ') == zimg ]] || return 0
-    offset=$(od -An -tu4 -j 8 -N 4 "$1")
-    length=$(od -An -tu4 -j 12 -N 4 "$1")
-    tool=$(od -An -c -j 24 -N 8 "$1" | tr -d ' ')
-    tool=${tool%%\\0*}
-    # Some compressors' packed image ends with its unpacked size, and they say so.
-    tail -c "+$((offset + 1))" "$1" | head -c "$length" | "${tool%22}" -dc >"$2" || true
-    [[ $(od -An -c -j 56 -N 4 "$2" | tr -d ' ') == 'ARMd' ]] || die 1 "cannot unpack $1"
-}
-
 fetch() {
     local release version prefix boot modules
     use_suite "$suite" arm64
@@ -80,7 +66,6 @@ fetch() {
     mkdir -p "$work/kernel/lib/modules"
     mv "$boot" "$work/kernel/vmlinuz"
     mv "$modules" "$work/kernel/lib/modules/"
-    unpack "$work/kernel/vmlinuz" "$work/kernel/vmlinux"
     depmod -b "$work/kernel" "$release"
     printf '%s\n' "$release" >"$work/kernel/release"
     printf '%s\n' "$suite" >"$work/kernel/suite"
