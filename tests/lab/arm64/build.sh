@@ -2,7 +2,7 @@
 # Owns the build for arm64 on this machine: mrscope, its unit tests, the lab and the
 # lab's C programs, for the files of tree.sh.
 # Usage: build.sh     prints the folder that the lab's guests run in, which holds
-#                     target/release/mrscope and target/lab/{lab,unit-lib,unit-bin,workload,queue_pin}
+#                     target/release/mrscope and target/lab/{lab,unit,workload,queue_pin}
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 cd "$here/../../.."
@@ -23,24 +23,27 @@ export CARGO_TARGET_DIR=$out RUSTC=/usr/bin/rustc \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$compiler \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot $tree/rust -C link-arg=--sysroot=$root"
 
-built=$(/usr/bin/cargo test --release --locked --target "$target" --lib --bins --test lab \
+built=$(/usr/bin/cargo test --release --locked --target "$target" --lib --test lab \
     --no-run --message-format json-render-diagnostics)
 
-# program KIND NAME: the test program of that target.
-program() {
+# test_of KIND NAME: the test program of that target.
+test_of() {
     local path
-    path=$(sed -n "/\"kind\":\[\"$1\"\],.*\"name\":\"$2\",.*\"test\":true}/s/.*\"executable\":\"\([^\"]*\)\".*/\1/p" <<<"$built")
+    path=$(sed -n "/\"kind\":\[\"$1\"\].*\"name\":\"$2\".*\"test\":true},\"features\"/s/.*\"executable\":\"\([^\"]*\)\".*/\1/p" <<<"$built")
     [[ -x $path ]] || die 1 "cargo named no test program $2 ($1)"
     printf '%s\n' "$path"
 }
+lab=$(test_of test lab)
+unit=$(test_of lib mrscope)
 
-# The lab asks for its programs by these names, wherever it runs.
+# The lab asks for its programs by these names, wherever it runs. What a guest still
+# runs is not overwritten.
 readonly stage=$out/stage
 mkdir -p "$stage/target/release" "$stage/target/lab"
+rm -f "$stage"/target/*/*
 cp "$out/$target/release/mrscope" "$stage/target/release/mrscope"
-cp "$(program test lab)" "$stage/target/lab/lab"
-cp "$(program lib mrscope)" "$stage/target/lab/unit-lib"
-cp "$(program bin mrscope)" "$stage/target/lab/unit-bin"
+cp "$lab" "$stage/target/lab/lab"
+cp "$unit" "$stage/target/lab/unit"
 c=("$compiler" "--sysroot=$root" -std=c11 -O2 -Wall -Wextra -Werror)
 "${c[@]}" tests/lab/workload*.c -libverbs -lpthread -o "$stage/target/lab/workload"
 "${c[@]}" tests/lab/queue_pin.c -o "$stage/target/lab/queue_pin"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Owns the tests for arm64: all are run in emulated guests, the unit tests in one of them.
+# Owns the tests for arm64: all are run in emulated guests, the unit tests in one.
 # Usage: test.sh [WORD]     only the lab's cases with the word in their name, no unit tests
 #        LAB_KERNELS: the guests' kernels, "6.1-arm64 6.12-arm64-16k 7.3-arm64" if not set
 set -euo pipefail
@@ -44,7 +44,8 @@ scripts/need.sh test-arm64
 tree=$("$here/tree.sh")
 stage=$("$here/build.sh")
 if (($# == 0)); then
-    guest "${kernels[0]}" --no-rdma -- sh -ec 'target/lab/unit-lib; target/lab/unit-bin'
+    # shellcheck disable=SC2016 # for the shell in the guest
+    guest "${kernels[0]}" --no-rdma -- sh -c 'cd "$0" && exec "$1"' "$PWD" "$stage/target/lab/unit"
 fi
 for kernel in "${kernels[@]}"; do
     guest "$kernel" -- target/lab/lab --in-guest "$kernel" usual "$@"
