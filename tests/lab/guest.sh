@@ -34,7 +34,9 @@ while (($# > 0)) && [[ $1 != -- ]]; do
     esac
     (($# > 1)) || bad option "$1" "a value after it"
     case $1 in
-        --kernel) series=$2 ;;
+        --kernel)
+            [[ $2 != /* || -r $2/release ]] || bad "$1" "$2" "a series, or a folder that kernel.sh has printed"
+            series=$2 ;;
         --memory)
             [[ $2 =~ ^[1-9][0-9]*[MG]$ ]] || bad "$1" "$2" "a size such as 4G or 512M"
             memory=$2 ;;
@@ -84,6 +86,7 @@ case $(<"$kernel/release") in
         package=qemu-system-x86 console=ttyS0 output_tty=ttyS1
         machine=(qemu-system-x86_64 -M q35 -cpu max) ;;
     *-arm64*)
+        [[ -n $userland ]] || bad --kernel "$series" "--userland too, as the host's programs are not for arm64"
         package=qemu-system-arm console=ttyAMA0 output_tty=ttyS0
         # Of those with atomic instructions the one that costs the least to emulate.
         machine=(qemu-system-aarch64 -M virt -cpu neoverse-n1) ;;
