@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Owns the lab's kernel module for arm64: headers of the guest's kernel, the programs
+# Owns the lab's kernel modules for arm64: headers of the guest's kernel, the programs
 # and the compiler that build for it here, and the cached outcome. See ../module.sh.
-# Usage: module.sh KERNELDIR     prints the path of mrscope_lab.ko
+# Usage: module.sh KERNELDIR     prints the path of mrscope_lab.ko; others are beside it
 set -euo pipefail
 
 say() { printf 'module.sh: %s\n' "$*" >&2; }
@@ -95,7 +95,10 @@ build() {
         die 1 "cannot build the module for $release"
     }
     mkdir -p "$(dirname "$module")"
-    mv "$work/module/mrscope_lab.ko" "$module"
+    # The one that is looked for comes last.
+    mv "$work/module/mrscope_lab.ko" "$work"
+    find "$work/module" -name '*.ko' -exec mv -t "$(dirname "$module")" {} +
+    mv "$work/mrscope_lab.ko" "$module"
 }
 
 if [[ ! -e $module ]]; then
