@@ -1,9 +1,9 @@
 # Owns the short names of what is done here; scripts/ knows how.
 .DEFAULT_GOAL := help
-.PHONY: help run run-host run-guest build test test-kernels fmt clean
+.PHONY: help run run-host run-guest build test test-kernels test-arm64 fmt clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 run: ## mrscope on this machine if it has an RDMA device, else in a guest
 	@scripts/run.sh auto
@@ -22,6 +22,9 @@ test: ## all tests; the guests' kernels are LAB_KERNELS, else "5.10 6.1 7.3"
 
 test-kernels: ## the tests in guests alone, on all six kernels
 	@LAB_KERNELS=all scripts/test.sh lab
+
+test-arm64: ## unit tests and lab built for arm64, emulated; LAB_KERNELS, else "6.1-arm64 6.12-arm64-16k 7.3-arm64"
+	@tests/lab/arm64/test.sh
 
 fmt: ## formats the Rust and C sources
 	cargo fmt

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Owns what has to be installed: which Debian packages each mode needs, and their
 # installation where it can be done.
-# Usage: need.sh run-host|run-guest|test|test-kernels     silent if nothing is missing
+# Usage: need.sh run-host|run-guest|test|test-kernels|test-arm64     silent if nothing is missing
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 source scripts/lib.sh
@@ -11,6 +11,8 @@ readonly guest=(busybox-static cpio debian-archive-keyring ibverbs-providers ipr
     libibverbs-dev qemu-system-x86 xz-utils zstd)
 # What cases call, and what else looks at sources.
 readonly cases=(ibverbs-utils procps prometheus) check=(clang-format-14 shellcheck)
+# Its compiler of Rust is Debian's, as only Debian has its standard library for arm64.
+readonly arm64=(gcc-aarch64-linux-gnu qemu-system-arm rustc-web cargo-web)
 # Those of bookworm-security, which keep up with Firefox.
 readonly rust=(rustc-web cargo-web) rust_check=(rustfmt-web rust-web-clippy)
 
@@ -23,7 +25,8 @@ case ${1:-} in
     test)
         packages=("${build[@]}" "${guest[@]}" "${cases[@]}" "${check[@]}")
         rust_packages=("${rust[@]}" "${rust_check[@]}") rust_parts=(fmt clippy) ;;
-    *) die 2 "mode '${1:-}': expected run-host, run-guest, test or test-kernels" ;;
+    test-arm64) packages=("${build[@]}" "${guest[@]}" "${cases[@]}" "${arm64[@]}") ;;
+    *) die 2 "mode '${1:-}': expected run-host, run-guest, test, test-kernels or test-arm64" ;;
 esac
 
 installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' \

@@ -12,7 +12,7 @@ format  cargo fmt --check
 format  clang-format-14 --dry-run -Werror bpf/*.[ch] tests/lab/*.[ch] tests/lab/module/*.c
 lint    cargo clippy --release --locked --all-targets -- -D warnings
 lint    cargo clippy --release --locked --test lab -- -D warnings
-lint    shellcheck -x scripts/*.sh tests/lab/*.sh .ci/run
+lint    shellcheck -x scripts/*.sh tests/lab/*.sh tests/lab/arm64/*.sh .ci/run
 unit    cargo test --release --locked --lib --bins
 page    cargo test --release --locked --test house --test page --test engine --test dashboards
 host    cargo test --release --locked --test cli --test host --test tasks --test stale --test prometheus

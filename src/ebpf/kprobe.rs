@@ -79,6 +79,21 @@ impl KprobeEvents {
         Ok(Event { group: self.group.clone(), name })
     }
 
+    /// How many events there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Removes what was defined after the first `count`: a name that stayed could not be had again.
+    /// Nothing may be attached to it any more.
+    pub fn keep_first(&mut self, count: usize) {
+        for name in self.names.split_off(count) {
+            // What can't be removed now is removed by the next start.
+            let _ = write_line(&mut self.events, &format!("-:{}/{name}", self.group));
+        }
+    }
+
     /// Calls that each event missed, by the name of its program.
     pub fn misses(&mut self) -> Vec<(String, u64)> {
         let mut text = String::new();
@@ -99,10 +114,7 @@ impl KprobeEvents {
 
 impl Drop for KprobeEvents {
     fn drop(&mut self) {
-        for name in &self.names {
-            // What can't be removed now is removed by the next start.
-            let _ = write_line(&mut self.events, &format!("-:{}/{name}", self.group));
-        }
+        self.keep_first(0);
     }
 }
 

@@ -141,6 +141,8 @@ fn process(row: &records::task, page_bytes: u64) -> Task {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_char;
+
     use super::*;
 
     /// A row of `tgid`, started at `start`, whose memory is at `memory` and holds one page of each.
@@ -191,11 +193,11 @@ mod tests {
     #[test]
     fn a_name_ends_at_its_nul() {
         let mut one = row(7, 5, 0);
-        one.comm = *b"a\xff\0stale bytes..".map(|byte| byte as i8).first_chunk().unwrap();
+        one.comm = *b"a\xff\0stale bytes..".map(|byte| byte as c_char).first_chunk().unwrap();
         let mut comm = [0; 16];
         comm[..2].copy_from_slice(b"a\xff");
         assert_eq!(process(&one, 4096).comm, comm);
-        one.comm = [b'x' as i8; 16];
+        one.comm = [b'x' as c_char; 16];
         assert_eq!(process(&one, 4096).comm, [b'x'; 16]);
     }
 

@@ -264,16 +264,17 @@ impl Tracer {
 
     /// One reading of all maps. `present` are the names of the devices that there are.
     fn read(&mut self, present: &[String]) -> Result<Snapshot, EventsError> {
-        let sampled = self.sampled_names(present)?;
-        let devices = self.rows("devices")?;
-        let names = DeviceNames::new(&devices, |pointer| {
-            sampled.iter().find(|(at, _)| *at == pointer).map(|(_, name)| name.clone())
-        });
         let now_ns = now_ns();
         let mut calls = self.rows("calls")?;
         self.give_up_calls(&mut calls, now_ns);
         let totals = self.rows("totals")?;
         let failures = self.rows("failures")?;
+        // After the rows that carry their ids: the kernel names a device before it counts for it.
+        let sampled = self.sampled_names(present)?;
+        let devices = self.rows("devices")?;
+        let names = DeviceNames::new(&devices, |pointer| {
+            sampled.iter().find(|(at, _)| *at == pointer).map(|(_, name)| name.clone())
+        });
         let processes: Vec<(records::process_key, records::process)> = self.rows("processes")?;
         // Every pin names its process; the map itself is never walked.
         let pins: i64 = processes.iter().map(|(_, row)| row.live_pins).sum();

@@ -264,10 +264,16 @@ impl Watch {
         let object = load(planned, maps, options).map_err(|error| load_error(&error))?;
         maps.add(&object).map_err(|source| EventsError::Map { map: "all", source })?;
         maps.write("settings", &0u32, &self.settings)?;
+        let probes_before = self.probes.as_ref().map_or(0, KprobeEvents::count);
         let (probes, maxactive) = (self.probes.as_mut(), options.maxactive);
         let mut outcome = attach_all(&object, &planned.hooks, facts, probes, maxactive);
         outcome.explain(&self.host);
         if outcome.lost_a_trampoline(&planned.hooks) {
+            // Links go before their events, which would be busy.
+            drop(outcome);
+            if let Some(probes) = &mut self.probes {
+                probes.keep_first(probes_before);
+            }
             return Ok(false);
         }
         if planned.hooks.iter().any(|p| p.rung == Rung::PerfKprobe) {

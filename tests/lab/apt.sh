@@ -19,16 +19,17 @@ mirror_of() {
     printf '%s\n' "$main"
 }
 
-# use_suite SUITE: from here on apt knows the packages of that suite only, and takes
-# none for installed; its lists, cache and status are below $work. How this machine
-# reaches its mirror (proxy, date checks) is kept, its hooks are not.
+# use_suite SUITE [ARCHITECTURE]: from here on apt knows the packages of that suite
+# only, and takes none for installed; its lists, cache and status are in
+# $work/apt-SUITE[-ARCHITECTURE]. How this machine reaches its mirror (proxy, date
+# checks) is kept, its hooks are not.
 use_suite() {
     # shellcheck disable=SC2154 # the caller has it
-    local apt=$work/apt-$1
+    local apt=$work/apt-$1${2:+-$2} architecture=${2:-amd64}
     [[ -r $keyring ]] || die 1 "no $keyring to check signatures with: install debian-archive-keyring"
     mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    printf 'deb [arch=amd64 signed-by=%s] %s %s main\n' \
-        "$keyring" "$(mirror_of "$1")" "$1" >"$apt/sources.list"
+    printf 'deb [arch=%s signed-by=%s] %s %s main\n' \
+        "$architecture" "$keyring" "$(mirror_of "$1")" "$1" >"$apt/sources.list"
     {
         apt-config dump Acquire | grep -v -e '::IndexTargets' -e '::Languages' -e ' "";$' || true
         cat <<CONF
@@ -37,8 +38,8 @@ Acquire::AllowWeakRepositories "0";
 Acquire::AllowDowngradeToInsecureRepositories "0";
 Acquire::Languages "none";
 Acquire::PDiffs "0";
-APT::Architecture "amd64";
-APT::Architectures { "amd64"; };
+APT::Architecture "$architecture";
+APT::Architectures { "$architecture"; };
 APT::Get::AllowUnauthenticated "0";
 APT::Sandbox::User "root";
 APT::Update::Error-Mode "any";

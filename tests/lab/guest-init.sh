@@ -73,7 +73,7 @@ run_command() {
     # Here, where a failure ends the guest.
     cd "$job_cwd"
     # Raw, or the terminal would add a CR to each line.
-    exec {tty}<>/dev/ttyS1
+    exec {tty}<>"/dev/$job_tty"
     stty raw -echo <&"$tty"
     # A pipe, so that a program sees no terminal, just as under any other harness.
     mkfifo /run/output
@@ -91,7 +91,7 @@ run_command() {
     stty raw -echo <&"$tty"
 }
 
-job_kernel='' job_rdma=1 job_network=0 job_cwd=/ job_path=$PATH
+job_tty='' job_kernel='' job_rdma=1 job_network=0 job_cwd=/ job_path=$PATH
 job_env=() job_command=()
 # shellcheck source=/dev/null # written by guest.sh for each run
 source "$job/job"

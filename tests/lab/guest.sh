@@ -5,8 +5,10 @@ set -euo pipefail
 
 usage='guest.sh [--kernel SERIES|FOLDER] [--memory 4G] [--cpus 2] [--append "KERNEL ARGS"]
          [--forward HOSTPORT:GUESTPORT]... [--timeout SECONDS] [--share DIR]
-         [--env K=V]... [--no-rdma] [--parallel] -- COMMAND [ARGS...]
+         [--env K=V]... [--no-rdma] [--parallel] [--userland DIR] -- COMMAND [ARGS...]
 With --parallel its CPUs run at the same time: slower, but what races shows.
+A kernel for arm64 is named by its FOLDER, and its programs lie in the userland,
+which covers the host'\''s files.
 The command runs in the folder guest.sh was called in. The host is read-only; the
 share (console.log, dmesg.txt, qemu.log, yours) is /run/lab. Exit status: the
 command'\''s; 124 timeout; 125 the guest did not come up or died; 126 the command
@@ -20,19 +22,21 @@ bad() { die 2 "$1 '$2': expected $3"; }
 is_port() { [[ $1 =~ ^[1-9][0-9]{0,4}$ ]] && (($1 <= 65535)); }
 is_forward() { [[ $1 == *:* ]] && is_port "${1%%:*}" && is_port "${1#*:}"; }
 
-series=6.1 memory=4G cpus=2 append='' timeout=600 share='' rdma=1 threads=single
+series=6.1 memory=4G cpus=2 append='' timeout=600 share='' rdma=1 threads=single userland=''
 forwards=() env=()
 while (($# > 0)) && [[ $1 != -- ]]; do
     case $1 in
         --no-rdma) rdma=0; shift; continue ;;
         --parallel) threads=multi; shift; continue ;;
         -h | --help) printf '%s\n' "$usage"; exit ;;
-        --kernel | --memory | --cpus | --append | --forward | --timeout | --share | --env) ;;
+        --kernel | --memory | --cpus | --append | --forward | --timeout | --share | --env | --userland) ;;
         *) bad argument "$1" "an option of guest.sh, or -- before the command" ;;
     esac
     (($# > 1)) || bad option "$1" "a value after it"
     case $1 in
-        --kernel) series=$2 ;;
+        --kernel)
+            [[ $2 != /* || -r $2/release ]] || bad "$1" "$2" "a series, or a folder that kernel.sh has printed"
+            series=$2 ;;
         --memory)
             [[ $2 =~ ^[1-9][0-9]*[MG]$ ]] || bad "$1" "$2" "a size such as 4G or 512M"
             memory=$2 ;;
@@ -52,6 +56,9 @@ while (($# > 0)) && [[ $1 != -- ]]; do
         --env)
             [[ $2 =~ ^[A-Za-z_][A-Za-z0-9_]*= ]] || bad "$1" "$2" "NAME=VALUE"
             env+=("$2") ;;
+        --userland)
+            [[ -x $2/bin/busybox ]] || bad "$1" "$2" "the root of a system with busybox"
+            userland=$(readlink -f "$2") ;;
     esac
     shift 2
 done
@@ -72,11 +79,23 @@ trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-for tool in qemu-system-x86_64 setpriv timeout; do
-    command -v "$tool" >/dev/null || die 125 "$tool is missing: install qemu-system-x86 and util-linux"
+kernel=$series
+[[ $series == /* ]] || kernel=$("$here/kernel.sh" "$series") || exit "$(($? == 2 ? 2 : 125))"
+case $(<"$kernel/release") in
+    *-amd64)
+        package=qemu-system-x86 console=ttyS0 output_tty=ttyS1
+        machine=(qemu-system-x86_64 -M q35 -cpu max) ;;
+    *-arm64*)
+        [[ -n $userland ]] || bad --kernel "$series" "--userland too, as the host's programs are not for arm64"
+        package=qemu-system-arm console=ttyAMA0 output_tty=ttyS0
+        # Of those with atomic instructions the one that costs the least to emulate.
+        machine=(qemu-system-aarch64 -M virt -cpu neoverse-n1) ;;
+    *) die 125 "$kernel: for no machine that is known here" ;;
+esac
+for tool in "${machine[0]}" setpriv timeout; do
+    command -v "$tool" >/dev/null || die 125 "$tool is missing: install $package and util-linux"
 done
-kernel=$("$here/kernel.sh" "$series") || exit "$(($? == 2 ? 2 : 125))"
-initrd=$("$here/initrd.sh" "$kernel") || exit 125
+initrd=$("$here/initrd.sh" "$kernel" ${userland:+"$userland/bin/busybox"}) || exit 125
 
 image=$kernel/vmlinux
 [[ -e $image ]] || image=$kernel/vmlinuz
@@ -87,19 +106,29 @@ flock -n "$lock" || die 125 "share $run is in use by another guest"
 rm -rf "$run/.lab" "$run/dmesg.txt" "$run/console.log"
 mkdir "$run/.lab"
 job_kernel=$kernel job_rdma=$rdma job_network=$((${#forwards[@]} > 0)) job_cwd=$PWD job_path=$PATH
-job_env=("${env[@]}") job_command=("$@")
-declare -p job_kernel job_rdma job_network job_cwd job_path job_env job_command >"$run/.lab/job"
+job_env=("${env[@]}") job_command=("$@") job_tty=$output_tty
+declare -p job_tty job_kernel job_rdma job_network job_cwd job_path job_env job_command >"$run/.lab/job"
 
 netdev=user,id=n0,restrict=on
 for forward in "${forwards[@]}"; do
     netdev+=,hostfwd=tcp:127.0.0.1:${forward%%:*}-:${forward#*:}
 done
 # loglevel=5 shows kernel warnings, which quiet would hide from the console.
-cmdline="console=ttyS0 quiet loglevel=5 panic=-1 nokaslr mitigations=off apparmor=0 selinux=0 audit=0"
+cmdline="console=$console quiet loglevel=5 panic=-1 nokaslr mitigations=off apparmor=0 selinux=0 audit=0"
 # The TSC as on real machines: the kernel distrusts an emulated one, and the HPET that it takes
 # instead makes each reading of the clock cost as much as a system call.
 cmdline+=" tsc=reliable clocksource=tsc"
 cmdline+=" random.trust_cpu=on cryptomgr.notests nmi_watchdog=0 8250.nr_uarts=2 log_buf_len=1M $append"
+
+output_device=(-serial chardev:out) userland_device=()
+# The machine of arm64 has one serial port; a second is a PCI device.
+# shellcheck disable=SC2054 # the commas are qemu's
+[[ $package != qemu-system-arm ]] || output_device=(-device pci-serial,chardev=out)
+if [[ -n $userland ]]; then
+    # shellcheck disable=SC2054 # as above
+    userland_device=(-fsdev "local,id=f2,path=${userland//,/,,},security_model=none,readonly=on"
+        -device virtio-9p-pci,fsdev=f2,mount_tag=userland)
+fi
 
 # Qemu would leave its output non-blocking, which must not happen to the caller's.
 exec {output}> >(exec cat)
@@ -108,15 +137,15 @@ printer=$!
 # (Bash's own wait -n, with a timer beside qemu, at times misses that qemu ended.)
 as_child=(setpriv --pdeathsig KILL --)
 "${as_child[@]}" timeout --foreground --signal KILL "$timeout" "${as_child[@]}" \
-    qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot \
-    -M q35 -accel "tcg,thread=$threads" -cpu max -smp "$cpus" -m "$memory" \
+    "${machine[@]}" -nodefaults -no-user-config -display none -no-reboot \
+    -accel "tcg,thread=$threads" -smp "$cpus" -m "$memory" \
     -chardev "file,id=con,path=${run//,/,,}/console.log" -serial chardev:con \
-    -chardev stdio,id=out,signal=off -serial chardev:out \
+    -chardev stdio,id=out,signal=off "${output_device[@]}" \
     -kernel "$image" -initrd "$initrd" -append "$cmdline" \
     -fsdev local,id=f0,path=/,security_model=none,readonly=on,multidevs=remap \
     -device virtio-9p-pci,fsdev=f0,mount_tag=hostroot \
     -fsdev "local,id=f1,path=${run//,/,,},security_model=none" \
-    -device virtio-9p-pci,fsdev=f1,mount_tag=run \
+    -device virtio-9p-pci,fsdev=f1,mount_tag=run "${userland_device[@]}" \
     -netdev "$netdev" -device virtio-net-pci,netdev=n0,romfile= -device virtio-rng-pci \
     </dev/null 1>&"$output" 2>"$run/qemu.log" &
 qemu=$!

@@ -20,9 +20,14 @@ load /modules/storage
 
 # The host is not to be changed: all writes go to memory.
 mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 hostroot /host
+lower=/host
+if grep -q userland /sys/bus/virtio/drivers/9pnet_virtio/*/mount_tag; then
+    mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 userland /userland
+    lower=/userland:/host
+fi
 mount -t tmpfs tmpfs /upper
 mkdir /upper/files /upper/work
-mount -t overlay -o lowerdir=/host,upperdir=/upper/files,workdir=/upper/work overlay /new
+mount -t overlay -o lowerdir=$lower,upperdir=/upper/files,workdir=/upper/work overlay /new
 # The host's sockets and pid files mean nothing here.
 mount -t tmpfs -o mode=755 tmpfs /new/run
 mkdir /new/run/lab

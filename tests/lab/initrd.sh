@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Owns the guest's initrd: busybox, init.sh, guest-init.sh and the modules
 # without which the guest cannot reach the host's files or RDMA.
-# Usage: initrd.sh KERNELDIR     prints the path of an uncompressed cpio
+# Usage: initrd.sh KERNELDIR [BUSYBOX]     prints the path of an uncompressed cpio;
+#                                          BUSYBOX: the machine's own, if not set
 set -euo pipefail
 
 # Any that a kernel lacks, or has built in, is left out.
@@ -15,13 +16,13 @@ readonly applets=(sh mount insmod grep cp switch_root mkdir ln chmod ip stty mkf
 
 die() { printf 'initrd.sh: %s\n' "$2" >&2; exit "$1"; }
 
-if [[ $# -ne 1 || ! -r ${1:-}/release ]]; then
+if [[ $# -lt 1 || $# -gt 2 || ! -r $1/release ]]; then
     die 2 "kernel folder '$*': expected one folder that kernel.sh has printed"
 fi
 kernel=$1
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 release=$(<"$kernel/release")
-busybox=$(command -v busybox) || die 1 "busybox is missing: install busybox-static"
+busybox=${2:-$(command -v busybox)} || die 1 "busybox is missing: install busybox-static"
 
 key=$(cat "$here/initrd.sh" "$here/init.sh" "$here/guest-init.sh" "$busybox" \
     "$kernel/release" "$kernel/vmlinuz" | sha256sum)
@@ -64,7 +65,7 @@ mkdir -p "$cache"
 work=$(mktemp -d "$cache/.work-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 root=$work/root
-mkdir -p "$root"/{bin,modules,proc,sys,dev,host,upper,new}
+mkdir -p "$root"/{bin,modules,proc,sys,dev,host,userland,upper,new}
 cp "$busybox" "$root/bin/busybox"
 for applet in "${applets[@]}"; do
     ln -s busybox "$root/bin/$applet"

@@ -48,12 +48,18 @@ pub const CANNOT: &[Cannot] = &[
         why: "its modules carry no BTF, by which a trampoline finds its function",
     },
     Cannot {
-        kernels: &["6.18", "7.2", "7.3"],
+        kernels: &["6.1-arm64"],
+        what: What::Mode(Mode::Fentry),
+        why: "ftrace of arm64 has no direct calls before 6.4: a trampoline loads and is refused when \
+              it is attached",
+    },
+    Cannot {
+        kernels: &["6.18", "7.2", "7.3", "7.3-arm64"],
         what: What::Mode(Mode::Fentry),
         why: "it preempts: a trampoline's program that is interrupted keeps out all others of its CPU",
     },
     Cannot {
-        kernels: &["7.2", "7.3"],
+        kernels: &["7.2", "7.3", "7.3-arm64"],
         what: What::Function("ib_umem_get"),
         why: "it was renamed to __ib_umem_get_va (df67f15c4474)",
     },

@@ -190,12 +190,14 @@ usage
 usage --
 usage true
 usage --kernel 4.4 -- true
+usage --kernel /nonexistent -- true
 usage --memory 3T -- true
 usage --cpus 0 -- true
 usage --forward 80 -- true
 usage --forward 1:65536 -- true
 usage --timeout 0 -- true
 usage --share /nonexistent -- true
+usage --userland /nonexistent -- true
 usage --env NOVALUE -- true
 usage --append
 

@@ -17,11 +17,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include <infiniband/verbs.h>
 
 /* pinned_vm counts in this unit whatever the size of the pages behind a mapping. */
-#define BASE_PAGE_BYTES 4096ull
+#define BASE_PAGE_BYTES ((uint64_t)sysconf(_SC_PAGESIZE))
 #define UNBOUNDED UINT64_MAX
 
 enum pages { PAGES_4K, PAGES_THP, PAGES_2M, PAGES_1G };

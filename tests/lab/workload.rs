@@ -126,6 +126,12 @@ pub fn stat_field(pid: u32, number: usize) -> Result<String, String> {
     field.map(str::to_owned).ok_or_else(|| format!("no field {number} in {stat}"))
 }
 
+/// What is pinned for so many bytes from the start of a page on: base pages, whole.
+pub fn whole_pages(bytes: f64) -> f64 {
+    let page = rustix::param::page_size() as f64;
+    (bytes / page).ceil() * page
+}
+
 /// The one child of a process, with the pid that the reader sees.
 pub fn child_of(pid: u32) -> Result<u32, String> {
     let path = format!("/proc/{pid}/task/{pid}/children");

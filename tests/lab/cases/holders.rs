@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::cases::*;
 use crate::exporter::{Exporter, signal, wait_for};
-use crate::workload::{Workload, kernel_mrs, number, vm_pin};
+use crate::workload::{Workload, kernel_mrs, number, vm_pin, whole_pages};
 
 pub fn kill_9_of_a_holder_leaves_zero(lab: &Lab<'_>) -> Outcome {
     let before = lab.exporter.page()?;
@@ -69,7 +69,7 @@ pub fn pins_outside_a_registration_are_queue_buffers(lab: &Lab<'_>) -> Outcome {
     let (mut pinner, reply) = Workload::spawn(&["target/lab/queue_pin", "rxe0", "65537", "3"])?;
     let held = lab.exporter.page()?;
     let moved = |series: &str| held.or_zero(series) - before.or_zero(series);
-    equal("queue buffers", moved(PINNED_QUEUE), 3.0 * 17.0 * 4096.0)?;
+    equal("queue buffers", moved(PINNED_QUEUE), 3.0 * whole_pages(65537.0))?;
     equal("queue buffers against VmPin", moved(PINNED_QUEUE), vm_pin(pinner.pid)?)?;
     equal("the pinner's own count", number(&reply, "count")?, 3.0)?;
     for series in [ACTIVE, ACTIVE_BYTES, PINNED_MR, REGISTRATIONS] {

@@ -4,7 +4,7 @@ use super::lifecycle::satisfies_promtool;
 use crate::cases::*;
 use crate::exporter::{Exporter, wait_for};
 use crate::page::Page;
-use crate::workload::{Workload, child_of, number, stat_field, status_bytes, vm_pin};
+use crate::workload::{Workload, child_of, number, stat_field, status_bytes, vm_pin, whole_pages};
 
 const REGISTERED: &str = "mr_registration_duration_seconds_count";
 
@@ -149,7 +149,11 @@ pub fn a_process_of_another_pid_namespace_has_the_host_s_pid(lab: &Lab<'_>) -> O
     let page = lab.exporter.page()?;
     equal("held", page.or_zero(&of_process("active", pid)), 3.0)?;
     equal("pinned", page.or_zero(&of_named("pinned_bytes", "workload", pid)), vm_pin(pid)?)?;
-    equal("locked", page.or_zero(&of_named("locked_bytes", "workload", pid)), 12288.0)?;
+    equal(
+        "locked",
+        page.or_zero(&of_named("locked_bytes", "workload", pid)),
+        whole_pages(12288.0),
+    )?;
     started_as_proc_says(&page, "workload", pid)?;
     if page.text.contains("pid=\"1\"") {
         return Err("it is shown with the pid of its namespace".to_owned());
