@@ -9,6 +9,7 @@ mod bench;
 mod boot;
 mod cases;
 mod exporter;
+mod kprobes;
 mod page;
 mod workload;
 
@@ -173,6 +174,7 @@ fn build_c_programs() -> Result<(), String> {
         "tests/lab/workload.c",
         "tests/lab/workload_reply.c",
         "tests/lab/workload_mr.c",
+        "tests/lab/workload_raw.c",
         "tests/lab/workload_churn.c",
         "tests/lab/workload_os.c",
         "tests/lab/workload_lives.c",

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Owns the lab's kernel module: fetches the headers of a guest's kernel, and the
+# Owns the lab's kernel modules: fetches the headers of a guest's kernel, and the
 # kernel's compiler where this machine's is older, builds tests/lab/module once
 # for each kernel and each state of its sources, and caches the outcome.
-# Usage: module.sh SERIES     prints the path of mrscope_lab.ko
+# Usage: module.sh SERIES     prints the path of mrscope_lab.ko; the others are beside it
 set -euo pipefail
 
 say() { printf 'module.sh: %s\n' "$*" >&2; }
@@ -92,6 +92,8 @@ build() {
         die 1 "cannot build the module for $release"
     }
     mkdir -p "$(dirname "$module")"
+    # The one that is looked for last.
+    mv "$work/module/mrscope_vendor.ko" "$(dirname "$module")"
     mv "$work/module/mrscope_lab.ko" "$module"
 }
 
