@@ -316,16 +316,17 @@ impl KernelEvents for Tracer {
             }
         }
         self.follow_modules()?;
-        let sampled = self.sampled_names(present)?;
-        let devices = self.maps.rows("devices")?;
-        let names = DeviceNames::new(&devices, |pointer| {
-            sampled.iter().find(|(at, _)| *at == pointer).map(|(_, name)| name.clone())
-        });
         let now_ns = now_ns();
         let mut calls = self.maps.rows("calls")?;
         self.give_up_calls(&mut calls, now_ns);
         let totals = self.maps.rows("totals")?;
         let failures = self.maps.rows("failures")?;
+        // After the rows that carry their ids: the kernel names a device before it counts for it.
+        let sampled = self.sampled_names(present)?;
+        let devices = self.maps.rows("devices")?;
+        let names = DeviceNames::new(&devices, |pointer| {
+            sampled.iter().find(|(at, _)| *at == pointer).map(|(_, name)| name.clone())
+        });
         let processes: Vec<(records::process_key, records::process)> =
             self.maps.rows("processes")?;
         // Every pin names its process; the map itself is never walked.
