@@ -2,6 +2,7 @@
 
 mod churn;
 mod degraded;
+mod devices;
 mod exact;
 mod failure;
 mod groups;
@@ -11,6 +12,8 @@ mod lifecycle;
 mod lives;
 mod lockdown;
 mod memory;
+mod paths;
+mod vendor;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -130,6 +133,10 @@ const SHARED: &[Case] = &[
         lifecycle::the_page_of_a_loaded_guest_satisfies_promtool,
     ),
     ("every_device_has_its_name", lifecycle::every_device_has_its_name),
+    (
+        "each_way_into_the_kernel_is_one_registration",
+        paths::each_way_into_the_kernel_is_one_registration,
+    ),
 ];
 
 type OwnCase = (&'static str, fn(Mode) -> Outcome);
@@ -157,6 +164,18 @@ const OWN: &[OwnCase] = &[
     (
         "missed_returns_are_counted_and_explain_the_difference",
         churn::missed_returns_are_counted_and_explain_the_difference,
+    ),
+    (
+        "what_a_vendor_s_driver_pins_is_counted_as_the_kernel_s",
+        vendor::what_a_vendor_s_driver_pins_is_counted_as_the_kernel_s,
+    ),
+    (
+        "memory_of_a_gpu_is_peer_memory_and_charged",
+        vendor::memory_of_a_gpu_is_peer_memory_and_charged,
+    ),
+    (
+        "a_function_that_another_module_brings_later_is_watched",
+        vendor::a_function_that_another_module_brings_later_is_watched,
     ),
 ];
 
@@ -220,6 +239,14 @@ const ONCE: &[OnceCase] = &[
     (
         "with_tracefs_read_only_it_says_what_it_does",
         degraded::with_tracefs_read_only_it_says_what_it_does,
+    ),
+    (
+        "a_device_that_comes_is_renamed_and_goes_is_counted_under_each_name",
+        devices::a_device_that_comes_is_renamed_and_goes_is_counted_under_each_name,
+    ),
+    (
+        "modules_that_go_and_come_again_are_watched_each_time",
+        devices::modules_that_go_and_come_again_are_watched_each_time,
     ),
 ];
 

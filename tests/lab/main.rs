@@ -11,6 +11,7 @@ mod cases;
 mod exporter;
 mod kprobes;
 mod page;
+mod watch;
 mod workload;
 
 use std::io::{BufRead, BufReader};
