@@ -1,6 +1,9 @@
 //! What the kernel itself says of probes: which live, and how often each was hit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Hits of each program, such as `umem_get_enter`.
+pub type Hits = BTreeMap<String, f64>;
 
 /// A probe that mrscope defined.
 #[derive(Debug)]
@@ -40,8 +43,8 @@ fn defined(pid: u32) -> Result<Vec<Defined>, String> {
 }
 
 /// Hits of each program of that mrscope, those in several modules added up.
-pub fn hits(pid: u32) -> Result<BTreeMap<String, f64>, String> {
-    let mut hits = BTreeMap::new();
+pub fn hits(pid: u32) -> Result<Hits, String> {
+    let mut hits = Hits::new();
     for line in read("/sys/kernel/tracing/kprobe_profile")?.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [event, count, _missed] = words[..] else {
@@ -56,7 +59,7 @@ pub fn hits(pid: u32) -> Result<BTreeMap<String, f64>, String> {
 }
 
 /// The functions that the modules of the kernel have now: (module, symbol).
-fn functions() -> Result<std::collections::BTreeSet<(String, String)>, String> {
+fn functions() -> Result<BTreeSet<(String, String)>, String> {
     Ok(read("/proc/kallsyms")?
         .lines()
         .filter_map(|line| {
