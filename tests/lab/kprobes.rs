@@ -13,6 +13,13 @@ pub struct Defined {
     returns: bool,
 }
 
+impl Defined {
+    /// Without a module of its own it would be on that function wherever it is.
+    fn is_in(&self, module: &str) -> bool {
+        self.module.is_empty() || self.module == module
+    }
+}
+
 fn read(path: &str) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
 }
@@ -84,12 +91,14 @@ pub fn dead(pid: u32) -> Result<(Vec<Defined>, usize), String> {
             };
             *kind == if probe.returns { "r" } else { "k" }
                 && place.split('+').next() == Some(probe.symbol.as_str())
-                && *module == probe.module
+                && probe.is_in(module)
                 && !flags.iter().any(|f| f.contains("[GONE]") || f.contains("[DISABLED]"))
         })
     };
     let mut expected = defined(pid)?;
-    expected.retain(|probe| functions.contains(&(probe.module.clone(), probe.symbol.clone())));
+    expected.retain(|probe| {
+        functions.iter().any(|(module, name)| *name == probe.symbol && probe.is_in(module))
+    });
     let all = expected.len();
     expected.retain(|probe| !lives(probe));
     let live = all - expected.len();
