@@ -2,6 +2,7 @@
 
 mod churn;
 mod degraded;
+mod devices;
 mod exact;
 mod failure;
 mod groups;
@@ -11,8 +12,10 @@ mod lifecycle;
 mod lives;
 mod lockdown;
 mod memory;
+mod paths;
 mod privilege;
 mod programs;
+mod vendor;
 
 use crate::boot::Boot;
 use crate::exporter::Exporter;
@@ -116,6 +119,10 @@ pub const SHARED: &[Case] = &[
         lifecycle::the_page_of_a_loaded_guest_satisfies_promtool,
     ),
     ("every_device_has_its_name", lifecycle::every_device_has_its_name),
+    (
+        "each_way_into_the_kernel_is_one_registration",
+        paths::each_way_into_the_kernel_is_one_registration,
+    ),
 ];
 
 pub type OwnCase = (&'static str, fn(Mode) -> Outcome);
@@ -143,6 +150,18 @@ pub const OWN: &[OwnCase] = &[
     (
         "missed_returns_are_counted_and_explain_the_difference",
         churn::missed_returns_are_counted_and_explain_the_difference,
+    ),
+    (
+        "what_a_vendor_s_driver_pins_is_counted_as_the_kernel_s",
+        vendor::what_a_vendor_s_driver_pins_is_counted_as_the_kernel_s,
+    ),
+    (
+        "memory_of_a_gpu_is_peer_memory_and_charged",
+        vendor::memory_of_a_gpu_is_peer_memory_and_charged,
+    ),
+    (
+        "a_function_that_another_module_brings_later_is_watched",
+        vendor::a_function_that_another_module_brings_later_is_watched,
     ),
 ];
 
@@ -228,6 +247,14 @@ pub const ONCE: &[OnceCase] = &[
         "check_tells_how_each_program_stands_and_leaves_none",
         privilege::check_tells_how_each_program_stands_and_leaves_none,
     ),
+    (
+        "a_device_that_comes_is_renamed_and_goes_is_counted_under_each_name",
+        devices::a_device_that_comes_is_renamed_and_goes_is_counted_under_each_name,
+    ),
+    (
+        "modules_that_go_and_come_again_are_watched_each_time",
+        devices::modules_that_go_and_come_again_are_watched_each_time,
+    ),
 ];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
@@ -274,6 +301,9 @@ pub const KPROBES_ALONE: &[KernelCase] = &[
 pub const NEED_MODULE: &[&str] = &[
     "pins_outside_a_registration_are_queue_buffers",
     "a_process_with_queues_alone_is_forgotten_after_its_end",
+    "what_a_vendor_s_driver_pins_is_counted_as_the_kernel_s",
+    "memory_of_a_gpu_is_peer_memory_and_charged",
+    "a_function_that_another_module_brings_later_is_watched",
 ];
 
 /// Cases about what happens at the same time: run in a guest whose CPUs do too.

@@ -11,8 +11,10 @@ mod cases;
 mod exporter;
 mod guest;
 mod host;
+mod kprobes;
 mod matrix;
 mod page;
+mod watch;
 mod watched;
 mod workload;
 

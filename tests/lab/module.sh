@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Owns the lab's kernel module: fetches the headers of a guest's kernel, and the
+# Owns the lab's kernel modules: fetches the headers of a guest's kernel, and the
 # kernel's compiler where this machine's is older, builds tests/lab/module once
 # for each kernel and each state of its sources, and caches the outcome.
-# Usage: module.sh SERIES     prints the path of mrscope_lab.ko; SERIES may be a folder
-#                             that kernel.sh has printed. Exit status 3: the archive no
-#                             longer has the kernel's headers, so there is none to be had
+# Usage: module.sh SERIES     prints the path of mrscope_lab.ko, beside the others;
+#                             SERIES may be a folder that kernel.sh has printed. Exit
+#                             status 3: the archive no longer has the kernel's headers,
+#                             so there is none to be had
 set -euo pipefail
 
 say() { printf 'module.sh: %s\n' "$*" >&2; }
@@ -94,6 +95,8 @@ build() {
         die 1 "cannot build the module for $release"
     }
     mkdir -p "$(dirname "$module")"
+    # The one that is looked for last.
+    mv "$work/module/mrscope_vendor.ko" "$(dirname "$module")"
     mv "$work/module/mrscope_lab.ko" "$module"
 }
 

@@ -43,6 +43,7 @@ enum key_bits {
 	HOLD = 1 << 19,
 	SHARE = 1 << 20,
 	RATE = 1 << 21,
+	BY = 1 << 22,
 	BUFFER = SIZE | OFFSET | PAGES | ACCESS,
 };
 
@@ -53,8 +54,8 @@ struct word {
 
 static const struct word count_words[] = {{"all", UNBOUNDED}, {0}};
 static const struct word memlock_words[] = {{"unlimited", UNBOUNDED}, {0}};
-static const struct word pages_words[] = {
-    {"4k", PAGES_4K}, {"thp", PAGES_THP}, {"2m", PAGES_2M}, {"1g", PAGES_1G}, {0}};
+static const struct word pages_words[] = {{"4k", PAGES_4K}, {"thp", PAGES_THP},	  {"2m", PAGES_2M},
+					  {"1g", PAGES_1G}, {"peer", PAGES_PEER}, {0}};
 static const struct word how_words[] = {{"protnone", HOW_PROTNONE},
 					{"unmapped", HOW_UNMAPPED},
 					{"access", HOW_ACCESS},
@@ -72,6 +73,7 @@ static const struct word flags_words[] = {{"access", IBV_REREG_MR_CHANGE_ACCESS}
 					  {0}};
 
 static const struct word via_words[] = {{"library", VIA_LIBRARY}, {"kernel", VIA_KERNEL}, {0}};
+static const struct word by_words[] = {{"write", BY_WRITE}, {"ioctl", BY_IOCTL}, {0}};
 
 static const struct key {
 	const char *name;
@@ -87,7 +89,7 @@ static const struct key {
      "a number from 1 to 16384G, with an optional suffix K, M or G"},
     {"offset", OFFSET, offsetof(struct options, offset), 0, 1ull << 44, NULL,
      "a number from 0 to 16384G, with an optional suffix K, M or G"},
-    {"pages", PAGES, offsetof(struct options, pages), 0, 0, pages_words, "4k, thp, 2m or 1g"},
+    {"pages", PAGES, offsetof(struct options, pages), 0, 0, pages_words, "4k, thp, 2m, 1g or peer"},
     {"touch", TOUCH, offsetof(struct options, touch), 0, 1, NULL, "0 or 1"},
     {"access", ACCESS, offsetof(struct options, access), 0, 0, access_words,
      "local, remote, remote_only or odp"},
@@ -109,6 +111,7 @@ static const struct key {
     {"flags", FLAGS, offsetof(struct options, flags), 0, 0, flags_words,
      "access, pd or translation, several joined by commas"},
     {"via", VIA, offsetof(struct options, via), 0, 0, via_words, "library or kernel"},
+    {"by", BY, offsetof(struct options, by), 0, 0, by_words, "write or ioctl"},
     {"parallel", PARALLEL, offsetof(struct options, parallel), 1, 4096, NULL,
      "a number from 1 to 4096"},
     {"rate", RATE, offsetof(struct options, rate), 0, 1 << 20, NULL,
@@ -136,6 +139,8 @@ static const struct verb {
     {"pairs", run_pairs, BUFFER | ROUNDS | WARMUP, 0},
     {"fail", run_fail, HOW | SIZE | COUNT, HOW},
     {"rereg", run_rereg, FLAGS | VIA | BUFFER | TOUCH, FLAGS},
+    {"rawreg", run_rawreg, BY | COUNT | SIZE, BY},
+    {"rawdereg", run_rawdereg, BY, BY},
     {"rlimit", run_rlimit, MEMLOCK, MEMLOCK},
     {"setuid", run_setuid, UID, UID},
     {"fork", run_fork, 0, 0},

@@ -6,6 +6,7 @@
  * workload.c        command lines in
  * workload_reply.c  JSON lines out
  * workload_mr.c     the device, the timed calls, the commands that keep, change or give back MRs
+ * workload_raw.c    the commands that talk to the kernel without the library
  * workload_churn.c  the commands that end with as many MRs as they began with
  * workload_os.c     mappings, threads, /proc/self, and the commands that change the process
  * workload_lives.c  the commands that make other processes, and those that lock memory
@@ -25,8 +26,10 @@
 #define BASE_PAGE_BYTES ((uint64_t)sysconf(_SC_PAGESIZE))
 #define UNBOUNDED UINT64_MAX
 
-enum pages { PAGES_4K, PAGES_THP, PAGES_2M, PAGES_1G };
+/* PAGES_PEER: none of the host's; a mapping of the vendor module's device. */
+enum pages { PAGES_4K, PAGES_THP, PAGES_2M, PAGES_1G, PAGES_PEER };
 enum via { VIA_LIBRARY, VIA_KERNEL };
+enum by { BY_WRITE, BY_IOCTL };
 enum how { HOW_PROTNONE, HOW_UNMAPPED, HOW_ACCESS, HOW_HUGEPAGE };
 
 /* One command's keys, defaults filled in. */
@@ -47,6 +50,7 @@ struct options {
 	uint64_t uid;
 	uint64_t flags; /* IBV_REREG_MR_CHANGE_* */
 	uint64_t via;	/* enum via */
+	uint64_t by;	/* enum by */
 	uint64_t parallel;
 	uint64_t rate;		    /* a second; 0: as fast as it goes */
 	uint64_t fail, hold, share; /* 0 or 1 */
@@ -93,10 +97,14 @@ struct tally {
 struct ibv_mr *register_timed(struct tally *tally, void *addr, uint64_t length, int access,
 			      uint64_t *ns);
 bool deregister_timed(struct tally *tally, struct ibv_mr *mr, uint64_t *ns);
+void calls_add(struct calls *calls, uint64_t ns);
+void tally_error(struct tally *tally, int error, uint64_t at_ns);
+void tally_bytes(struct tally *tally, const void *addr, uint64_t length);
 void tally_merge(struct tally *into, const struct tally *from);
 void reply_calls(const char *call, const struct calls *calls);
 /* The members that every command with calls has, among them VmPin before and now. */
 void reply_tally(const struct tally *tally, const struct self_status *before);
+struct ibv_pd *mr_pd(void);
 void mr_open(const char *device); /* ends the process if there is no such device */
 int mr_close(void);		  /* deregisters everything; 0 or the error number */
 void reply_held(void);
@@ -104,6 +112,10 @@ void run_reg(const char *op, const struct options *options);
 void run_thread(const char *op, const struct options *options);
 void run_dereg(const char *op, const struct options *options);
 void run_rereg(const char *op, const struct options *options);
+
+/* workload_raw.c */
+void run_rawreg(const char *op, const struct options *options);
+void run_rawdereg(const char *op, const struct options *options);
 
 /* workload_churn.c */
 void run_churn(const char *op, const struct options *options);

@@ -35,6 +35,11 @@ static struct {
 	uint64_t held_count, held_room, held_bytes;
 } lab;
 
+struct ibv_pd *mr_pd(void)
+{
+	return lab.pd;
+}
+
 void mr_open(const char *device)
 {
 	int count = 0;
@@ -59,7 +64,7 @@ void mr_open(const char *device)
 		die("ibv_alloc_pd");
 }
 
-static void calls_add(struct calls *calls, uint64_t ns)
+void calls_add(struct calls *calls, uint64_t ns)
 {
 	if (!calls->count || ns < calls->ns_min)
 		calls->ns_min = ns;
@@ -94,7 +99,7 @@ void tally_merge(struct tally *into, const struct tally *from)
 	}
 }
 
-static void tally_error(struct tally *tally, int error, uint64_t at_ns)
+void tally_error(struct tally *tally, int error, uint64_t at_ns)
 {
 	if (tally->first_errno)
 		return;
@@ -102,7 +107,7 @@ static void tally_error(struct tally *tally, int error, uint64_t at_ns)
 	tally->first_errno_at_ns = at_ns;
 }
 
-static void tally_bytes(struct tally *tally, const void *addr, uint64_t length)
+void tally_bytes(struct tally *tally, const void *addr, uint64_t length)
 {
 	uint64_t start = (uintptr_t)addr & ~(BASE_PAGE_BYTES - 1);
 	uint64_t end = ((uintptr_t)addr + length + BASE_PAGE_BYTES - 1) & ~(BASE_PAGE_BYTES - 1);

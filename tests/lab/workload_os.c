@@ -106,6 +106,19 @@ static char *map_aligned(uint64_t bytes, uint64_t alignment)
 	return start + head;
 }
 
+/* To be registered, never to be touched. */
+static char *map_peer(uint64_t bytes)
+{
+	int fd = open("/dev/mrscope_vendor", O_RDWR | O_CLOEXEC);
+	char *start;
+
+	if (fd < 0)
+		return MAP_FAILED;
+	start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	return start;
+}
+
 bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t count, bool touch)
 {
 	static const int huge_flags[] = {
@@ -114,11 +127,17 @@ bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t c
 	uint64_t all;
 	int error = 0;
 
+	if (pages == PAGES_PEER)
+		page = BASE_PAGE_BYTES;
 	slots->count = count;
 	slots->slot_bytes = (bytes + page - 1) & ~(page - 1);
 	if (__builtin_mul_overflow(slots->slot_bytes, count, &all) || all > INT64_MAX / 2) {
 		errno = ENOMEM;
 		return false;
+	}
+	if (pages == PAGES_PEER) {
+		slots->base = map_peer(all);
+		return slots->base != MAP_FAILED;
 	}
 	if (pages == PAGES_4K || pages == PAGES_THP)
 		slots->base = map_aligned(all, page);
