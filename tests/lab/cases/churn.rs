@@ -66,7 +66,13 @@ pub fn rows_that_two_cpus_make_at_once_lose_nothing(lab: &Lab<'_>) -> Outcome {
         let page = lab.exporter.page()?;
         let count = of_process("registration_duration_seconds_count", pid);
         let kept = kept_out(&page) - std::mem::replace(&mut last, kept_out(&page));
-        counted_or_kept_out("of the process", page.or_zero(&count), 64.0, kept)?;
+        counted_or_kept_out("of the process", page.or_zero(&count), 64.0, kept).map_err(
+            |error| {
+                let host = page.or_zero(REGISTRATIONS) - before.or_zero(REGISTRATIONS);
+                let took = "mrscope_scrape_collector_duration_seconds{collector=\"mr\"}";
+                format!("{error}; {host} of the host, read in {} s", page.or_zero(took))
+            },
+        )?;
         if kept == 0.0 {
             equal("held", page.or_zero(&of_process("active", pid)), 0.0)?;
         }
