@@ -247,7 +247,11 @@ impl Watch {
             }
         };
         let name = planned.stem.name;
-        tracing::info!("{name}: trampolines are refused, kprobes are used: {refused}");
+        if options.attach == AttachMode::Fentry {
+            tracing::warn!("{name}: trampolines are refused, kprobes are used: {refused}");
+        } else {
+            tracing::info!("{name}: trampolines are refused, kprobes are used: {refused}");
+        }
         let kprobes = KernelFacts { vmlinux_btf: false, ..facts.clone() };
         let auto = EbpfOptions { attach: AttachMode::Auto, ..options.clone() };
         self.start(&without_trampolines(planned, &kprobes, &auto), &kprobes, maps, &auto)
