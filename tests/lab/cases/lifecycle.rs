@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use libbpf_rs::query::ProgInfoIter;
+
 use crate::cases::*;
 use crate::exporter::{Exporter, wait_for};
 use crate::matrix::{What, cannot};
@@ -91,6 +93,13 @@ fn probes() -> Result<String, String> {
     std::fs::read_to_string("/sys/kernel/tracing/kprobe_events").map_err(|e| e.to_string())
 }
 
+/// Programs of mrscope's that the kernel has, by its own list.
+fn programs() -> usize {
+    const STEMS: [&[u8]; 4] = [b"verbs_", b"umem_", b"rows_", b"tasks"];
+    let ours = |name: &[u8]| STEMS.iter().any(|stem| name.starts_with(stem));
+    ProgInfoIter::default().filter(|program| ours(program.name.as_encoded_bytes())).count()
+}
+
 pub fn a_stop_leaves_no_probe_and_a_kill_s_are_cleared(mode: Mode) -> Outcome {
     let exporter = Exporter::start(mode.flags())?;
     equal("healthy", f64::from(get(exporter.port, "/-/healthy")?.0), 200.0)?;
@@ -104,9 +113,16 @@ pub fn a_stop_leaves_no_probe_and_a_kill_s_are_cleared(mode: Mode) -> Outcome {
     }
 
     // The pid tells whose they are: one that is alive keeps its probes.
-    let killed = Exporter::start(&[])?;
+    let killed = Exporter::start(mode.flags())?;
     let pid = killed.pid();
+    if programs() < 10 {
+        return Err("it has no programs: the case proves nothing".to_owned());
+    }
     killed.kill()?;
+    // The kernel frees them a grace period later.
+    wait_for("the programs to be gone", || Ok(programs() == 0))?;
+    let pinned = std::fs::read_dir("/sys/fs/bpf").map_err(|error| error.to_string())?.count();
+    equal("pinned", pinned as f64, 0.0)?;
     if !probes()?.contains(&format!("mrscope_{pid}_")) {
         return Err("a kill left no probe: the case proves nothing".to_owned());
     }
