@@ -28,7 +28,7 @@ test-arm64: ## unit tests and lab built for arm64, emulated; LAB_KERNELS, else "
 
 fmt: ## formats the Rust and C sources
 	cargo fmt
-	clang-format-14 -i bpf/*.[ch] tests/lab/*.[ch]
+	clang-format-14 -i bpf/*.[ch] tests/lab/*.[ch] tests/lab/module/*.c
 
 clean: ## removes target/
 	rm -rf target

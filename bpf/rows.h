@@ -7,6 +7,10 @@
 #include "umem.h"
 #include "verbs.h"
 
+enum {
+	FORGOTTEN_ROWS = 256,
+};
+
 #define MAPS_READ_WHOLE(X)                                                                         \
 	X(calls, __u64, struct call)                                                               \
 	X(processes, struct process_key, struct process)                                           \

@@ -14,8 +14,8 @@ pub struct Verdict {
     pub complete: bool,
 }
 
-/// Judges a look. Nothing is missing where this kernel does not have the function, where a probe waits
-/// for its module, or where the same is had in another way.
+/// Judges a look. No program is missing where this kernel does not have the function, where a probe
+/// waits for its module, or where the same is had in another way; a collector that is not ok is.
 #[must_use]
 pub fn judge(look: &Look) -> Verdict {
     let mut reasons = Reasons::default();

@@ -114,8 +114,9 @@ fn remedy_of_loss(source: &str, reason: &str) -> &'static str {
              PMU can't follow more: mount tracefs writable and restart mrscope)"
         }
         "recursion" => {
-            "a program was kept out while another, or a reading of the maps, was interrupted on its \
-             CPU: kernels that preempt do that now and then, with --ebpf.attach fentry more often"
+            "a program was kept out while another, or another tool's reading of a map, was \
+             interrupted on its CPU: kernels that preempt do that now and then, with \
+             --ebpf.attach fentry more often"
         }
         _ => "the return of a call, or a release, was not seen: see probe_missed",
     }

@@ -101,6 +101,7 @@ mod tests {
         for pid in ["1", "7"] {
             fs::create_dir_all(root.join("proc").join(pid)).unwrap();
         }
+        fs::write(root.join("proc/1/stat"), "").unwrap();
         fs::write(root.join("proc/7/cgroup"), "0::/a\n").unwrap();
         let stat = "7 (x) S 1 7 7 0 -1 0 1 0 0 0 1 1 0 0 20 0 1 0 500 1000 10 \
                     18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
@@ -116,9 +117,9 @@ mod tests {
         // Started at another time: another process.
         assert_eq!(cgroup(6_000_000_000), "");
         // Mounted with hidepid: who is not shown may live.
-        fs::remove_dir(root.join("proc/1")).unwrap();
+        fs::remove_file(root.join("proc/1/stat")).unwrap();
         assert_eq!(cgroup(5_000_000_000), "");
-        fs::create_dir(root.join("proc/1")).unwrap();
+        fs::write(root.join("proc/1/stat"), "").unwrap();
         // Pids of another namespace than the kernel's.
         fs::remove_file(&namespace).unwrap();
         symlink("pid:[4026532000]", &namespace).unwrap();

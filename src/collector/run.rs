@@ -43,6 +43,9 @@ const START_DEADLINE: Duration = Duration::from_mins(1);
 /// What a single look waits for a source that has not answered yet.
 const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Between two readings of a single look.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
 /// What the engine is told at its start.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -164,6 +167,7 @@ impl Engine {
             if !reports.iter().any(late) || Instant::now() > deadline {
                 break reports;
             }
+            std::thread::park_timeout(LOOK_PAUSE);
             seen = engine.read();
         };
         let hooks = seen.hooks().cloned().collect();

@@ -32,6 +32,10 @@ where
 {
     Source::start("events", Rights::TRACING, move || {
         let mut events = open(host);
+        if events.is_err() {
+            // Never tried again.
+            let _ = Rights::NONE.keep();
+        }
         move |ask| match (&mut events, ask) {
             (Ok(events), EventsAsk::Read(devices)) => {
                 let snapshot = events.snapshot(&devices).map_err(|error| (&error).into());
@@ -121,7 +125,7 @@ impl LiveTasks {
             Err(trouble) => (None, Some(trouble)),
         };
         let reading = match iterator.as_mut().map(TaskIterator::read) {
-            Some(Err(EventsError::Denied(_))) => all.only(Rights::READING),
+            Some(Err(EventsError::Denied(_))) => all.for_reading(),
             _ => Rights::NONE,
         };
         let rights = reading.and(hidden).keep().unwrap_or(Rights::NONE);

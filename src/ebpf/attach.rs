@@ -139,7 +139,24 @@ fn attach(
     }
 }
 
+/// All events of a hook on one target, or none: one that stayed could not be defined again.
 fn attach_events(
+    object: &Object,
+    hook: &Hook,
+    target: &str,
+    probes: &mut KprobeEvents,
+    maxactive: u32,
+) -> Result<Vec<Attached>, Trouble> {
+    let before = probes.count();
+    let attached = define_and_attach(object, hook, target, probes, maxactive);
+    if attached.is_err() {
+        // What was attached is no more: an event in use could not be removed.
+        probes.keep_first(before);
+    }
+    attached
+}
+
+fn define_and_attach(
     object: &Object,
     hook: &Hook,
     target: &str,

@@ -19,6 +19,11 @@ impl Rising {
         self.before + now
     }
 
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.before + self.last
+    }
+
     /// Another probe counts from here on.
     pub fn restart(&mut self) {
         self.before += self.last;

@@ -40,20 +40,27 @@ pub struct FieldOffsets {
 }
 
 impl KernelFacts {
-    /// Looks at the host. What can't be read counts as not there, and is logged.
+    /// Looks at the host. What can't be read counts as not there, and is logged. What is `known`
+    /// of the types of modules that were not loaded anew since is not looked for again.
     #[must_use]
-    pub fn gather(host: &Host) -> Self {
-        let symbols = Symbols::read(host, &hook::symbols());
-        if let Err(error) = &symbols {
-            tracing::warn!("functions of the kernel are not known: {error}");
-        }
+    pub fn gather(host: &Host, known: Option<(&BTreeMap<String, u64>, FieldOffsets)>) -> Self {
+        // Modules before their functions: one that comes in between is a change when it is looked
+        // for again, and no module without its functions.
         let modules = Modules::read(host).unwrap_or_else(|error| {
             tracing::warn!("loaded modules are not known: {error}");
             Modules::default()
         });
+        let mut loads_of_all = loads(host, hook::modules());
+        let symbols = Symbols::read(host, &hook::symbols());
+        if let Err(error) = &symbols {
+            tracing::warn!("functions of the kernel are not known: {error}");
+        }
         let symbols_known = symbols.is_ok();
         let symbols = symbols.unwrap_or_default();
-        let loads = loads(host, hook::modules().map(|it| it as &str).chain(symbols.modules()));
+        for (module, load) in loads(host, symbols.modules()) {
+            loads_of_all.entry(module).or_insert(load);
+        }
+        let loads = loads_of_all;
         let tracefs = tracefs(host);
         let btf = host.sys("kernel/btf");
         Self {
@@ -65,8 +72,10 @@ impl KernelFacts {
             preempts: preempts(host),
             module_btf: loads.keys().filter(|module| btf.join(module).exists()).cloned().collect(),
             modules,
+            offsets: known
+                .filter(|(then, _)| of_hooks(then).eq(of_hooks(&loads)))
+                .map_or_else(|| FieldOffsets::read(host), |(_, offsets)| offsets),
             loads,
-            offsets: FieldOffsets::read(host),
         }
     }
 
@@ -88,6 +97,11 @@ impl KernelFacts {
                 Home::Module(module) => self.vmlinux_btf && self.module_btf.contains(module),
             }
     }
+}
+
+/// The loads of modules that hooks name.
+fn of_hooks(loads: &BTreeMap<String, u64>) -> impl Iterator<Item = Option<u64>> {
+    hook::modules().map(|module| loads.get(module).copied())
 }
 
 /// Of each module that is loaded, which load it is.

@@ -67,8 +67,7 @@ impl KprobeEvents {
         maxactive: u32,
     ) -> io::Result<Event> {
         let module = target.split_once(':').map_or("vmlinux", |(module, _)| module);
-        let name = format!("{hook}_{}_{module}_{}", side.word(), self.token);
-        debug_assert!(name.len() <= NAME_LIMIT, "{name}");
+        let name = event_name(hook, side, module, &self.token);
         let kind = match side {
             Side::Enter => "p".to_owned(),
             Side::Exit => format!("r{maxactive}"),
@@ -94,21 +93,28 @@ impl KprobeEvents {
         }
     }
 
+    /// A module was loaded anew: probes in it count from zero.
+    pub fn restart_of(&mut self, module: &str) {
+        let of_module = format!("_{module}_{}", self.token);
+        let missed = self.missed.iter_mut();
+        missed.filter(|(event, _)| event.ends_with(&of_module)).for_each(|(_, it)| it.restart());
+    }
+
     /// Calls that each event missed, by the name of its program.
-    pub fn misses(&mut self) -> Vec<(String, u64)> {
+    pub fn misses(&mut self) -> BTreeMap<String, u64> {
         let mut text = String::new();
+        let mut misses = BTreeMap::new();
         let Some(file) = self.profile.as_mut() else {
-            return Vec::new();
+            return misses;
         };
         if file.rewind().is_err() || file.read_to_string(&mut text).is_err() {
-            return Vec::new();
+            return misses;
         }
-        let mut misses: BTreeMap<&str, u64> = BTreeMap::new();
         for (event, program, missed) in parse_misses(&text, &self.token) {
             let rising = self.missed.entry(event.to_owned()).or_default();
-            *misses.entry(program).or_default() += rising.rise_to(missed);
+            *misses.entry(program.to_owned()).or_default() += rising.rise_to(missed);
         }
-        misses.into_iter().map(|(program, missed)| (program.to_owned(), missed)).collect()
+        misses
     }
 }
 
@@ -116,6 +122,14 @@ impl Drop for KprobeEvents {
     fn drop(&mut self) {
         self.keep_first(0);
     }
+}
+
+/// Unique on this host; of a module's name what fits.
+fn event_name(hook: &str, side: Side, module: &str, token: &str) -> String {
+    let side = side.word();
+    let room = NAME_LIMIT.saturating_sub(hook.len() + side.len() + token.len() + 3);
+    let module = module.get(..room).unwrap_or(module);
+    format!("{hook}_{side}_{module}_{token}")
 }
 
 /// One definition a write.
@@ -204,12 +218,47 @@ mod tests {
     }
 
     #[test]
+    fn misses_only_rise_though_a_reloaded_module_s_probes_count_anew() {
+        let tracefs = std::env::temp_dir().join(format!("mrscope-kprobe-{}", std::process::id()));
+        std::fs::create_dir_all(&tracefs).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(tracefs.join(file), text).unwrap();
+        write("kprobe_events", "");
+        write("kprobe_profile", "");
+        let mut events = KprobeEvents::new(&tracefs, "77_1a".to_owned()).unwrap();
+        let first = events.define("pin", Side::Exit, "ib_core:f", 512).unwrap();
+        let second = events.define("pin", Side::Exit, "ib_uverbs:f", 512).unwrap();
+        let mut misses = |core: u64, uverbs: u64, reloaded: Option<&str>| {
+            let line = |event: &Event, missed| format!("  {}  9  {missed}\n", event.name);
+            write("kprobe_profile", &(line(&first, core) + &line(&second, uverbs)));
+            reloaded.into_iter().for_each(|module| events.restart_of(module));
+            events.misses()["pin_exit"]
+        };
+        assert_eq!(misses(5, 1, None), 6);
+        assert_eq!(misses(7, 1, Some("ib_core")), 5 + 7 + 1);
+        assert_eq!(misses(2, 1, None), 5 + 7 + 2 + 1, "nobody said so, and it fell");
+
+        events.keep_first(1);
+        drop(events);
+        let text = std::fs::read_to_string(tracefs.join("kprobe_events")).unwrap();
+        let lines = [
+            "r512:mrscope_77_1a/pin_exit_ib_core_77_1a ib_core:f",
+            "r512:mrscope_77_1a/pin_exit_ib_uverbs_77_1a ib_uverbs:f",
+            "-:mrscope_77_1a/pin_exit_ib_uverbs_77_1a",
+            "-:mrscope_77_1a/pin_exit_ib_core_77_1a",
+        ];
+        assert!(text.lines().eq(lines), "{text}");
+        std::fs::remove_dir_all(&tracefs).unwrap();
+    }
+
+    #[test]
     fn the_longest_name_fits() {
         for stem in crate::ebpf::hook::STEMS {
             for hook in stem.hooks {
-                for module in hook.modules {
-                    let name = format!("{}_enter_{module}_4194304_ffff", hook.name);
+                for module in hook.modules.iter().chain(&[&*"m".repeat(55)]) {
+                    let name = event_name(hook.name, Side::Enter, module, "4194304_ffff");
                     assert!(name.len() <= NAME_LIMIT, "{name}");
+                    assert!(program_of(&name, "4194304_ffff").is_some(), "{name}");
+                    assert!(name.contains(module) || module.len() == 55, "{name}");
                 }
             }
         }

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, Object};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -44,12 +43,16 @@ impl SharedMaps {
         self.get(map).ok_or_else(none)
     }
 
-    /// The `count` rows of an array of counters, mapped: reading them asks nothing of the kernel.
+    /// The `count` rows of an array, mapped: reading them asks nothing of the kernel.
     ///
     /// # Errors
     /// No object has that map, or the kernel refuses to map it.
-    pub fn counters(&self, map: &'static str, count: usize) -> Result<Counters, EventsError> {
-        Counters::of(self.map(map)?, count).map_err(|source| EventsError::Map { map, source })
+    pub fn mapped<T: Record>(
+        &self,
+        map: &'static str,
+        count: usize,
+    ) -> Result<Mapped<T>, EventsError> {
+        Mapped::of(self.map(map)?, count).map_err(|source| EventsError::Map { map, source })
     }
 
     /// Writes a row.
@@ -71,37 +74,48 @@ impl SharedMaps {
     }
 }
 
-/// Counters that programs raise and this process sees, until it is dropped.
-pub struct Counters {
-    at: NonNull<AtomicU64>,
+/// Rows of an array that programs and this process share, until it is dropped.
+pub struct Mapped<T> {
+    at: NonNull<T>,
     count: usize,
 }
 
-impl Counters {
+impl<T: Record> Mapped<T> {
     #[allow(unsafe_code)]
     fn of(map: BorrowedFd<'_>, count: usize) -> io::Result<Self> {
-        let bytes = count * size_of::<u64>();
+        // The kernel rounds the size of a row up to this.
+        const { assert!(size_of::<T>().is_multiple_of(8)) };
+        let (bytes, rights) = (count * size_of::<T>(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
-        let at = unsafe { mmap(null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, map, 0) }?;
+        let at = unsafe { mmap(null_mut(), bytes, rights, MapFlags::SHARED, map, 0) }?;
         let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { at, count })
     }
 
     #[must_use]
     #[allow(unsafe_code)]
-    pub fn read(&self) -> Vec<u64> {
-        // SAFETY: the mapping is whole pages with room for `count` counters, is never written here,
-        // and lives as long as self; others write whole counters only.
-        let counters = unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) };
-        counters.iter().map(|counter| counter.load(Ordering::Relaxed)).collect()
+    pub fn read(&self) -> Vec<T> {
+        // SAFETY: the mapping has room for `count` rows, begins on a page, and lives as long as
+        // self; any bytes are a row, whoever writes them meanwhile.
+        (0..self.count).map(|row| unsafe { self.at.add(row).read_volatile() }).collect()
+    }
+
+    /// Writes the first rows, as many as there is room for, and zeros to the others.
+    #[allow(unsafe_code)]
+    pub fn write(&mut self, rows: &[T]) {
+        for row in 0..self.count {
+            let value = rows.get(row).copied().unwrap_or_default();
+            // SAFETY: as above.
+            unsafe { self.at.add(row).write_volatile(value) };
+        }
     }
 }
 
-impl Drop for Counters {
+impl<T> Drop for Mapped<T> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing borrows from it any more.
-        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.count * size_of::<u64>()) };
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.count * size_of::<T>()) };
     }
 }
 

@@ -1,5 +1,5 @@
-//! The programs of bpf/rows.bpf.c: each walks one map and writes all its rows. They are run when a
-//! reading is asked for and sit on no function of the kernel.
+//! The programs of bpf/rows.bpf.c: each walks one map and writes all its rows, or deletes those of
+//! another. They are run when that is asked for and sit on no function of the kernel.
 
 use std::io;
 
@@ -8,31 +8,43 @@ use libbpf_rs::{Iter, Link, ObjectBuilder};
 use super::attach::os_error;
 use super::events::EventsError;
 use super::load::object;
-use super::maps::SharedMaps;
-use super::records::{Record, as_bytes, from_bytes};
+use super::maps::{Mapped, SharedMaps};
+use super::records::{self, Record, as_bytes, from_bytes};
 use super::tracer::load_error;
 use super::walk::{buffer, read_records};
 
 pub const OBJECT: &[u8] = object!("rows");
 const PREFIX: &str = "rows_";
 
-/// A walk for each map that is read whole.
+/// Its walk deletes.
+const FORGOTTEN: &str = "forgotten";
+
+/// A walk for each map that is read whole, and one that deletes rows of processes.
 pub struct RowWalks {
     links: Vec<(String, Link)>,
+    forgotten: Mapped<records::process_key>,
     buffer: Vec<u8>,
 }
 
 impl RowWalks {
-    /// Loads the programs, each bound to its map.
+    /// Loads the programs, each bound to its map of those that all share, and adds their own.
     ///
     /// # Errors
     /// Denied for lack of rights; Unsupported where the kernel has no such iterator.
-    pub fn start(maps: &SharedMaps) -> Result<Self, EventsError> {
-        let open = ObjectBuilder::default()
+    pub fn start(maps: &mut SharedMaps) -> Result<Self, EventsError> {
+        let mut open = ObjectBuilder::default()
             .name("rows")
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(|error| load_error(&error))?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if let Some(fd) = maps.get(&name) {
+                map.reuse_fd(fd).map_err(|error| load_error(&error))?;
+            }
+        }
         let object = open.load().map_err(|error| load_error(&error))?;
+        maps.add(&object).map_err(|source| EventsError::Map { map: FORGOTTEN, source })?;
+        let forgotten = maps.mapped(FORGOTTEN, records::FORGOTTEN_ROWS as usize)?;
         let mut links = Vec::new();
         for program in object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -43,11 +55,23 @@ impl RowWalks {
             }
         }
         // The links hold the programs when the object is gone.
-        Ok(Self { links, buffer: buffer() })
+        Ok(Self { links, forgotten, buffer: buffer() })
     }
 
-    /// All rows of a map, by key. Rows that come or go meanwhile may or may not be among them;
-    /// all others are, since only rows that are added or removed move those of their bucket.
+    /// Deletes rows of processes. One that is not there any more is what was asked for.
+    ///
+    /// # Errors
+    /// The kernel refuses the walk, or ends it halfway.
+    pub fn forget(&mut self, gone: &[records::process_key]) -> Result<(), EventsError> {
+        for some in gone.chunks(records::FORGOTTEN_ROWS as usize) {
+            self.forgotten.write(some);
+            self.walk(FORGOTTEN, 1, |_| ())?;
+        }
+        Ok(())
+    }
+
+    /// All rows of a map, by key. Rows that come meanwhile may or may not be among them. Where rows
+    /// go meanwhile, others of their bucket may be missed once: of those maps only calls has such.
     ///
     /// # Errors
     /// There is no walk of that map, or the kernel refuses it or ends it halfway.
@@ -55,18 +79,25 @@ impl RowWalks {
         &mut self,
         map: &'static str,
     ) -> Result<Vec<(K, V)>, EventsError> {
+        let mut rows: Vec<(K, V)> = Vec::new();
+        self.walk(map, size_of::<K>() + size_of::<V>(), |record| {
+            let (key, value) = record.split_at(size_of::<K>());
+            rows.push((from_bytes(key), from_bytes(value)));
+        })?;
+        Ok(each_once(rows))
+    }
+
+    fn walk(
+        &mut self,
+        map: &'static str,
+        row_bytes: usize,
+        take: impl FnMut(&[u8]),
+    ) -> Result<(), EventsError> {
         let failed = |source| EventsError::Map { map, source };
         let link = self.links.iter().find(|(known, _)| known == map).map(|(_, link)| link);
         let link = link.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let walk = Iter::new(link).map_err(|error| failed(system_error(&error)))?;
-        let mut rows: Vec<(K, V)> = Vec::new();
-        let bytes = size_of::<K>() + size_of::<V>();
-        read_records(walk, bytes, &mut self.buffer, |record| {
-            let (key, value) = record.split_at(size_of::<K>());
-            rows.push((from_bytes(key), from_bytes(value)));
-        })
-        .map_err(failed)?;
-        Ok(each_once(rows))
+        read_records(walk, row_bytes, &mut self.buffer, take).map_err(failed)
     }
 }
 
@@ -92,6 +123,8 @@ fn system_error(error: &libbpf_rs::Error) -> io::Error {
 mod tests {
     use std::collections::BTreeMap;
 
+    use libbpf_rs::OpenProgram;
+
     use super::super::hook::STEMS;
     use super::*;
 
@@ -108,7 +141,8 @@ mod tests {
         const CALL: u8 = 0x85;
         let open = ObjectBuilder::default().open_memory(OBJECT).unwrap();
         let mut written = BTreeMap::new();
-        for program in open.progs() {
+        let reads = |program: &OpenProgram<'_>| program.name() != "rows_forgotten";
+        for program in open.progs().filter(reads) {
             let (mut third, mut sizes) = (0, Vec::new());
             for insn in program.insns() {
                 if MOVES.contains(&insn.code) && insn.dst_reg() == 3 {

@@ -19,7 +19,7 @@ use super::decode::{self, DeviceNames};
 use super::device::find_name_offset;
 use super::events::{EventsError, KernelEvents};
 use super::facts::{FieldOffsets, KernelFacts, loads};
-use super::maps::{Counters, SharedMaps};
+use super::maps::{Mapped, SharedMaps};
 use super::records::{self, Record};
 use super::rows::RowWalks;
 use super::watch::{Settled, Watch};
@@ -37,6 +37,7 @@ pub struct Tracer {
     /// The modules as they were when the hooks were settled.
     modules: Modules,
     loads: BTreeMap<String, u64>,
+    offsets: FieldOffsets,
     settings: records::settings,
     permanent_drop: bool,
     /// What the thread has left.
@@ -50,8 +51,14 @@ pub struct Tracer {
 /// What reads maps without keeping programs out.
 struct Readers {
     walks: RowWalks,
-    lost: Counters,
+    lost: Mapped<u64>,
+    /// Most rows and kernel memory of each map, which stay as they were made.
+    sizes: BTreeMap<&'static str, (u64, u64)>,
 }
+
+/// Maps whose use is told.
+const TOLD: [&str; 7] =
+    ["calls", "pins", "processes", "totals", "failures", "devices", "device_samples"];
 
 impl Tracer {
     /// Loads and attaches what `options` ask for and this kernel can do; what it can't is a state.
@@ -70,7 +77,7 @@ impl Tracer {
                  those that ended can't be told; run mrscope in the host's (hostPID, --pid=host)"
             );
         }
-        let facts = rights.with(|| KernelFacts::gather(&host));
+        let facts = rights.with(|| KernelFacts::gather(&host, None));
         if options.attach == AttachMode::Fentry {
             explain_kprobes(&facts);
         }
@@ -81,6 +88,7 @@ impl Tracer {
             settings: settings(&facts.offsets),
             modules: facts.modules.clone(),
             loads: facts.loads.clone(),
+            offsets: facts.offsets,
             permanent_drop: options.permanent_drop,
             rights,
             reading: Rights::NONE,
@@ -102,14 +110,23 @@ impl Tracer {
         if self.watch.is_empty() {
             return Ok(());
         }
-        if self.readers.is_none() {
-            let lost = self.maps.counters("lost", records::LOST_REASONS as usize)?;
-            self.readers = Some(Readers { walks: RowWalks::start(&self.maps)?, lost });
-        }
+        self.start_readers()?;
         if settled == Settled::Anew {
             self.settings.counting_since_ns = now_ns();
         }
         self.write_settings()
+    }
+
+    /// Needs the rights in effect, the first time.
+    fn start_readers(&mut self) -> Result<(), EventsError> {
+        if self.readers.is_none() {
+            let walks = RowWalks::start(&mut self.maps).map_err(|why| why.explained(&self.host))?;
+            let lost = self.maps.mapped("lost", records::LOST_REASONS as usize)?;
+            let sizes = TOLD.into_iter().map(|map| Ok((map, self.size(map)?)));
+            let sizes = sizes.collect::<Result<_, EventsError>>()?;
+            self.readers = Some(Readers { walks, lost, sizes });
+        }
+        Ok(())
     }
 
     /// Keeps what attaching again and reading take, or reading alone where the rest is to go.
@@ -136,7 +153,7 @@ impl Tracer {
         let tried = self.rows::<records::totals_key, records::totals>("totals");
         let denied = matches!(&tried, Err(EventsError::Map { source, .. })
             if source.kind() == io::ErrorKind::PermissionDenied);
-        let maps = if denied { self.rights.only(Rights::READING) } else { Rights::NONE };
+        let maps = if denied { self.rights.for_reading() } else { Rights::NONE };
         self.reading = maps.and(self.rights.for_processes(&self.host));
         self.reading
     }
@@ -164,12 +181,20 @@ impl Tracer {
         let tracefs_came = !self.watch.has_probes()
             && !self.permanent_drop
             && self.rights.with(|| host::tracefs(&self.host).is_ok());
-        if !tracefs_came && modules == self.modules && loads_now == self.loads {
+        let came = modules.came_since(&self.modules);
+        if !tracefs_came && !came && loads_now == self.loads {
+            self.modules = modules;
             return Ok(());
         }
         let rights = self.rights;
-        let facts = rights.with(|| KernelFacts::gather(&self.host));
+        let known = (&self.loads, self.offsets);
+        let facts = rights.with(|| KernelFacts::gather(&self.host, Some(known)));
+        if !facts.symbols_known {
+            // Nothing is known of any hook; it is logged, and looked for again.
+            return Ok(());
+        }
         self.modules = modules;
+        self.offsets = facts.offsets;
         self.loads = facts.loads.clone();
         let counting_since_ns = self.settings.counting_since_ns;
         let learned = self.settings.device_name_offset;
@@ -179,6 +204,9 @@ impl Tracer {
         }
         if self.permanent_drop {
             self.watch.note_modules(&facts);
+            if self.watch.is_empty() {
+                return Ok(());
+            }
             return self.reading.with(|| self.write_settings());
         }
         let had_readers = self.readers.is_some();
@@ -250,16 +278,19 @@ impl Tracer {
         lost
     }
 
-    fn map_use(&self, map: &'static str, entries: u64) -> Result<MapUse, EventsError> {
+    /// Most rows and kernel memory of a map.
+    fn size(&self, map: &'static str) -> Result<(u64, u64), EventsError> {
         let fd = self.maps.map(map)?;
         let info = MapInfo::new(fd)
             .map_err(|error| EventsError::Map { map, source: io::Error::other(error) })?;
-        Ok(MapUse {
-            map,
-            entries,
-            max_entries: u64::from(info.info.max_entries),
-            memory_bytes: map_memory(fd),
-        })
+        Ok((u64::from(info.info.max_entries), map_memory(fd)))
+    }
+
+    fn map_use(&self, map: &'static str, entries: u64) -> MapUse {
+        let sizes = self.readers.as_ref().map(|readers| &readers.sizes);
+        let (max_entries, memory_bytes) =
+            sizes.and_then(|sizes| sizes.get(map).copied()).unwrap_or_default();
+        MapUse { map, entries, max_entries, memory_bytes }
     }
 
     /// One reading of all maps. `present` are the names of the devices that there are.
@@ -278,15 +309,17 @@ impl Tracer {
         let processes: Vec<(records::process_key, records::process)> = self.rows("processes")?;
         // Every pin names its process; the map itself is never walked.
         let pins: i64 = processes.iter().map(|(_, row)| row.live_pins).sum();
-        let maps = vec![
-            self.map_use("calls", calls.len() as u64)?,
-            self.map_use("pins", pins.max(0) as u64)?,
-            self.map_use("processes", processes.len() as u64)?,
-            self.map_use("totals", totals.len() as u64)?,
-            self.map_use("failures", failures.len() as u64)?,
-            self.map_use("devices", devices.len() as u64)?,
-            self.map_use("device_samples", sampled.len() as u64)?,
+        let entries = [
+            calls.len() as u64,
+            pins.max(0) as u64,
+            processes.len() as u64,
+            totals.len() as u64,
+            failures.len() as u64,
+            devices.len() as u64,
+            sampled.len() as u64,
         ];
+        let used = TOLD.into_iter().zip(entries);
+        let maps = used.map(|(map, entries)| self.map_use(map, entries)).collect();
         Ok(Snapshot {
             devices: decode::device_totals(&totals, &names),
             failures: decode::failures(&failures, &names),
@@ -310,21 +343,28 @@ impl KernelEvents for Tracer {
         if self.watch.is_empty() {
             return Ok(Snapshot::default());
         }
-        self.reading.with(|| self.read(present))
+        if self.readers.is_none() {
+            // What stopped it the last time, if it does again.
+            let rights = self.rights;
+            rights.with(|| self.start_readers())?;
+        }
+        let reading = self.reading;
+        reading.with(|| self.read(present))
     }
 
     fn forget(&mut self, gone: &[ProcessKey]) {
-        self.reading.with(|| {
-            for key in gone {
-                let key = records::process_key {
-                    start_boottime_ns: key.start_ns,
-                    tgid: key.tgid,
-                    unused: 0,
-                };
-                // A row that is not there any more is what was asked for.
-                self.maps.delete("processes", &key);
-            }
-        });
+        let key = |gone: &ProcessKey| records::process_key {
+            start_boottime_ns: gone.start_ns,
+            tgid: gone.tgid,
+            unused: 0,
+        };
+        let gone: Vec<_> = gone.iter().map(key).collect();
+        let reading = self.reading;
+        if let Some(readers) = &mut self.readers
+            && let Err(error) = reading.with(|| readers.walks.forget(&gone))
+        {
+            tracing::warn!("rows of processes that ended stay: {error}");
+        }
     }
 
     fn hooks(&self) -> Vec<HookState> {

@@ -28,6 +28,8 @@ pub struct Watch {
     hooks: Vec<HookState>,
     /// What kprobes of the perf PMU missed, by program.
     missed: BTreeMap<String, Rising>,
+    /// The last load that was seen of each module.
+    loads: BTreeMap<String, u64>,
     host: Host,
     options: EbpfOptions,
     /// Written before any program runs.
@@ -55,6 +57,7 @@ impl Watch {
             objects: Vec::new(),
             hooks: Vec::new(),
             missed: BTreeMap::new(),
+            loads: BTreeMap::new(),
             host,
             options,
             settings,
@@ -76,9 +79,17 @@ impl Watch {
         if let (None, Some(at)) = (&self.probes, &facts.tracefs) {
             self.probes = KprobeEvents::new(at, unique_token()).ok();
         }
+        self.note_loads(facts);
         let plan = AttachPlan::choose(facts, &self.options, &self.seats());
         self.leave_dead_seats(&plan);
         let counted = self.counts_registrations();
+        if !plan.stems.is_empty() && maps.get("settings").is_some() {
+            if !counted {
+                // Until all are attached again, as at the start.
+                self.settings.counting_since_ns = 0;
+            }
+            maps.write("settings", &0u32, &self.settings)?;
+        }
         let before = self.seated.len();
         self.note(plan.states);
         let mut failure = None;
@@ -97,6 +108,7 @@ impl Watch {
 
     /// Notes what modules brought or took, without attaching anything.
     pub fn note_modules(&mut self, facts: &KernelFacts) {
+        self.note_loads(facts);
         let plan = AttachPlan::choose(facts, &self.options, &self.seats());
         self.leave_dead_seats(&plan);
         self.note(plan.states);
@@ -104,10 +116,7 @@ impl Watch {
             "capabilities.permanent_drop gave up the right to attach: restart mrscope".to_owned(),
         );
         let wanted = plan.stems.iter().flat_map(|stem| &stem.hooks);
-        let states = wanted
-            .filter(|planned| !self.is_seated(planned.hook.name))
-            .map(|planned| not_attached(planned.hook, given_up.clone()))
-            .collect();
+        let states = wanted.map(|planned| not_attached(planned.hook, given_up.clone())).collect();
         self.note(states);
     }
 
@@ -132,14 +141,17 @@ impl Watch {
     }
 
     /// Calls that each program missed, where the kernel tells.
-    pub fn misses(&mut self) -> Vec<(String, u64)> {
+    pub fn misses(&mut self) -> BTreeMap<String, u64> {
         let mut misses = self.probes.as_mut().map(KprobeEvents::misses).unwrap_or_default();
         let on_perf = self.seated.iter().filter(|seated| matches!(seated.seat, Seat::Perf(_)));
         for Attached { program, link } in on_perf.flat_map(|seated| &seated.programs) {
             if let Some(missed) = kprobe_misses(link) {
-                let rising = self.missed.entry(program.clone()).or_default();
-                misses.push((program.clone(), rising.rise_to(missed)));
+                self.missed.entry(program.clone()).or_default().rise_to(missed);
             }
+        }
+        // Of those that are gone, too.
+        for (program, missed) in &self.missed {
+            *misses.entry(program.clone()).or_default() += missed.total();
         }
         misses
     }
@@ -161,8 +173,13 @@ impl Watch {
         seats
     }
 
-    fn is_seated(&self, hook: &str) -> bool {
-        self.seated.iter().any(|seated| seated.hook.name == hook)
+    fn note_loads(&mut self, facts: &KernelFacts) {
+        for (module, load) in &facts.loads {
+            let before = self.loads.insert(module.clone(), *load);
+            if let (Some(probes), true) = (&mut self.probes, before.is_some_and(|it| it != *load)) {
+                probes.restart_of(module);
+            }
+        }
     }
 
     fn counts_registrations(&self) -> bool {

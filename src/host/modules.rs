@@ -41,6 +41,12 @@ impl Modules {
     pub fn has(&self, module: &str) -> bool {
         self.0.contains(module)
     }
+
+    /// Whether any is loaded that was not then.
+    #[must_use]
+    pub fn came_since(&self, then: &Self) -> bool {
+        !self.0.is_subset(&then.0)
+    }
 }
 
 /// Which load of a module this is: another after each. None while it is not loaded.
@@ -63,5 +69,7 @@ mod tests {
         );
         assert!(modules.has("ib_core"));
         assert!(!modules.has("rdma_rxe"));
+        assert!(modules.came_since(&Modules::default()) && !modules.came_since(&modules));
+        assert!(!Modules::default().came_since(&modules), "what went has not come");
     }
 }

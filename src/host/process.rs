@@ -33,7 +33,7 @@ impl<'a> Processes<'a> {
         let namespace = std::fs::read_link(host.proc("self/ns/pid"));
         let initial = namespace.is_ok_and(|at| at.as_os_str() == INITIAL);
         // Mounted with hidepid, it hides the first process too from who may not see all.
-        Self { host, all_visible: initial && host.proc("1").exists() }
+        Self { host, all_visible: initial && host.proc("1/stat").exists() }
     }
 
     /// Whether the pids of the kernel are those of this /proc.

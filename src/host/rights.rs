@@ -25,8 +25,6 @@ impl Rights {
             .union(CapabilitySet::SYS_RESOURCE)
             .union(CapabilitySet::SYS_PTRACE),
     );
-    /// What reading maps needs where the kernel asks for anything (before 5.19).
-    pub const READING: Self = Self(CapabilitySet::BPF.union(CapabilitySet::SYS_ADMIN));
     /// What shows processes of others in a /proc that is mounted with hidepid.
     pub const PROCESSES: Self = Self(CapabilitySet::SYS_PTRACE);
 
@@ -71,6 +69,13 @@ impl Rights {
         work()
     }
 
+    /// Of these, what reading maps takes where the kernel asks for anything (before 5.19).
+    #[must_use]
+    pub fn for_reading(self) -> Self {
+        let bpf = self.0.intersection(CapabilitySet::BPF);
+        Self(if bpf.is_empty() { self.0.intersection(CapabilitySet::SYS_ADMIN) } else { bpf })
+    }
+
     #[must_use]
     pub fn only(self, others: Self) -> Self {
         Self(self.0.intersection(others.0))
@@ -104,7 +109,8 @@ impl Rights {
     /// Asked while nothing is in effect.
     #[must_use]
     pub fn for_processes(self, host: &Host) -> Self {
-        if host.proc("1").exists() { Self::NONE } else { self.only(Self::PROCESSES) }
+        // With hidepid its folder may be there, and nothing in it to be had.
+        if host.proc("1/stat").exists() { Self::NONE } else { self.only(Self::PROCESSES) }
     }
 
     /// Whether they suffice to load tracing programs.
@@ -204,6 +210,7 @@ mod tests {
         let root = std::env::temp_dir().join(name);
         std::fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
         std::fs::create_dir_all(root.join("proc/1")).unwrap();
+        std::fs::write(root.join("proc/1/stat"), "").unwrap();
         std::fs::write(root.join("proc/sys/kernel/perf_event_paranoid"), paranoid).unwrap();
         (Host::at(&root), root)
     }
@@ -220,10 +227,12 @@ mod tests {
         assert_eq!(lacking(Rights::NONE, &usual), [true, true, false]);
         assert_eq!(lacking(tracing, &usual), [false; 3]);
         assert_eq!(lacking(admin, &usual), [false; 3]);
+        assert_eq!(Rights::TRACING.for_reading(), Rights(CapabilitySet::BPF));
+        assert_eq!(admin.for_reading(), admin);
         assert!(!Rights::TRACING.for_attaching(&usual, false).0.contains(CapabilitySet::SYS_ADMIN));
         assert!(Rights::TRACING.for_attaching(&usual, true).0.contains(CapabilitySet::SYS_ADMIN));
         assert_eq!(Rights::TRACING.for_processes(&usual), Rights::NONE);
-        std::fs::remove_dir(root.join("proc/1")).unwrap();
+        std::fs::remove_file(root.join("proc/1/stat")).unwrap();
         assert_eq!(Rights::TRACING.for_processes(&usual), Rights::PROCESSES);
 
         let (debian, debians) = host("3\n");

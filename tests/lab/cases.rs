@@ -236,6 +236,14 @@ pub const ONCE: &[OnceCase] = &[
         privilege::what_modules_took_is_attached_again_with_the_rights_that_were_kept,
     ),
     (
+        "what_was_refused_is_attached_once_it_is_allowed",
+        privilege::what_was_refused_is_attached_once_it_is_allowed,
+    ),
+    (
+        "where_proc_hides_processes_their_end_is_seen_all_the_same",
+        privilege::where_proc_hides_processes_their_end_is_seen_all_the_same,
+    ),
+    (
         "what_is_dropped_for_good_is_gone_and_probes_still_wait",
         privilege::what_is_dropped_for_good_is_gone_and_probes_still_wait,
     ),

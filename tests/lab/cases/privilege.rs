@@ -12,11 +12,20 @@ use crate::workload::{Workload, vm_pin};
 const PERFMON: &str = "cap_38";
 const BPF: &str = "cap_39";
 
+/// Their bits in /proc.
+const BPF_BIT: u64 = 1 << 39;
+const PERFMON_BIT: u64 = 1 << 38;
+const ADMIN_BIT: u64 = 1 << 21;
+const PTRACE_BIT: u64 = 1 << 19;
+const DAC_BIT: u64 = 1 << 1;
+
 /// A set that suffices, at a level of kernel.perf_event_paranoid and for a user.
 struct Sufficient {
     paranoid: &'static str,
     uid: &'static str,
     capabilities: &'static [(&'static str, Without)],
+    /// The same in bits.
+    bits: u64,
 }
 
 /// What comes of it when one capability of the set is lacking.
@@ -38,6 +47,7 @@ const SUFFICIENT: &[Sufficient] = &[
             (PERFMON, Without::Denied("CAP_PERFMON")),
             ("dac_override", Without::Perf),
         ],
+        bits: BPF_BIT | PERFMON_BIT | DAC_BIT,
     },
     Sufficient {
         paranoid: "3",
@@ -46,6 +56,7 @@ const SUFFICIENT: &[Sufficient] = &[
             ("sys_admin", Without::Denied("CAP_SYS_ADMIN")),
             ("dac_override", Without::Perf),
         ],
+        bits: ADMIN_BIT | DAC_BIT,
     },
     Sufficient {
         paranoid: "2",
@@ -54,11 +65,13 @@ const SUFFICIENT: &[Sufficient] = &[
             (BPF, Without::Denied("CAP_BPF")),
             (PERFMON, Without::Denied("CAP_PERFMON")),
         ],
+        bits: BPF_BIT | PERFMON_BIT,
     },
     Sufficient {
         paranoid: "3",
         uid: "0",
         capabilities: &[("sys_admin", Without::Denied("CAP_SYS_ADMIN"))],
+        bits: ADMIN_BIT,
     },
 ];
 
@@ -121,17 +134,25 @@ fn threads(pid: u32) -> Result<Vec<(String, u64, u64, bool)>, String> {
     Ok(threads)
 }
 
-/// No thread has anything in effect, none gains any, and only these have any left.
-fn rests(exporter: &Exporter, may_keep: &[&str]) -> Outcome {
-    let threads = threads(exporter.pid())?;
-    if threads.len() < 6 {
-        return Err(format!("not the threads that it should have: {threads:?}"));
+/// No thread has anything in effect, none gains any, and these alone have these left.
+fn rests(exporter: &Exporter, kept: &[(&str, u64)]) -> Outcome {
+    let at_rest = || {
+        let threads = threads(exporter.pid())?;
+        if threads.len() < 6 {
+            return Err(format!("not the threads that it should have: {threads:?}"));
+        }
+        let restless = threads.iter().find(|(name, permitted, effective, no_new)| {
+            let expected = kept.iter().find(|(thread, _)| thread == name).map_or(0, |(_, it)| *it);
+            *permitted != expected || *effective != 0 || !no_new
+        });
+        restless.map_or(Ok(()), |thread| Err(format!("{thread:x?}, expected {kept:x?}")))
+    };
+    if asks_readers()? {
+        // It may be reading just now.
+        wait_for("it to rest", || at_rest().map(|()| true))
+    } else {
+        at_rest()
     }
-    let restless = threads.iter().find(|(name, permitted, effective, no_new)| {
-        let keeps = *permitted != 0 && !may_keep.contains(&name.as_str());
-        keeps || *effective != 0 || !no_new
-    });
-    restless.map_or(Ok(()), |thread| Err(format!("{thread:?} of {threads:?}")))
 }
 
 /// Before 5.19 the kernel asks who reads maps and walks for a capability.
@@ -140,8 +161,17 @@ fn asks_readers() -> Result<bool, String> {
     Ok(release.starts_with("5."))
 }
 
-fn readers() -> Result<&'static [&'static str], String> {
-    Ok(if asks_readers()? { &["events", "processes"] } else { &["events"] })
+/// What threads keep of these to attach again, and to read.
+fn kept_of(bits: u64) -> Result<Vec<(&'static str, u64)>, String> {
+    let reading = if bits & BPF_BIT == 0 { bits & ADMIN_BIT } else { BPF_BIT };
+    let reading = if asks_readers()? { reading } else { 0 };
+    Ok(vec![("events", bits | reading), ("processes", reading)])
+}
+
+/// The same of who may not attach again.
+fn kept_to_read() -> Result<Vec<(&'static str, u64)>, String> {
+    let reading = if asks_readers()? { BPF_BIT } else { 0 };
+    Ok(vec![("events", reading), ("processes", reading)])
 }
 
 fn counts_exactly(exporter: &Exporter) -> Outcome {
@@ -164,13 +194,13 @@ fn counts_exactly(exporter: &Exporter) -> Outcome {
 }
 
 pub fn the_documented_capabilities_suffice_and_none_is_in_effect_while_it_serves() -> Outcome {
-    for Sufficient { paranoid, uid, capabilities } in SUFFICIENT {
+    for Sufficient { paranoid, uid, capabilities, bits } in SUFFICIENT {
         let _level = Paranoid::set(paranoid)?;
         let named: Vec<&str> = capabilities.iter().map(|(name, _)| *name).collect();
         let told = |error| format!("uid {uid}, paranoid {paranoid}, {named:?}: {error}");
         let exporter = start_with(uid, &named, "unlimited", &[])?;
         counts_exactly(&exporter).map_err(told)?;
-        rests(&exporter, readers()?).map_err(told)?;
+        rests(&exporter, &kept_of(*bits)?).map_err(told)?;
         if exporter.log().contains("level=warn") {
             return Err(told(exporter.log()));
         }
@@ -181,11 +211,19 @@ pub fn the_documented_capabilities_suffice_and_none_is_in_effect_while_it_serves
             return Err(told(format!("left after a stop: {left}")));
         }
     }
+    // Who has all keeps no more.
+    for (paranoid, bits) in [("2", BPF_BIT | PERFMON_BIT), ("3", BPF_BIT | PERFMON_BIT | ADMIN_BIT)]
+    {
+        let _level = Paranoid::set(paranoid)?;
+        let exporter = Exporter::start(&[])?;
+        rests(&exporter, &kept_of(bits)?).map_err(|error| format!("root, {paranoid}: {error}"))?;
+        exporter.stop()?;
+    }
     Ok(())
 }
 
 pub fn with_one_capability_less_it_says_which() -> Outcome {
-    for Sufficient { paranoid, uid, capabilities } in SUFFICIENT {
+    for Sufficient { paranoid, uid, capabilities, .. } in SUFFICIENT {
         let _level = Paranoid::set(paranoid)?;
         for (missing, without) in *capabilities {
             let named: Vec<&str> =
@@ -198,6 +236,7 @@ pub fn with_one_capability_less_it_says_which() -> Outcome {
                     in_state(&page, "mr", "denied").map_err(told)?;
                     in_state(&page, "process", "ok").map_err(told)?;
                     exporter.says(&["collector mr: denied", "lacking", name]).map_err(told)?;
+                    rests(&exporter, &[]).map_err(told)?;
                 }
                 Without::Perf => {
                     exporter.says(&["tracefs can't be written"]).map_err(told)?;
@@ -223,8 +262,73 @@ pub fn what_modules_took_is_attached_again_with_the_rights_that_were_kept() -> O
     counts_exactly(&exporter)?;
     equal("in all", exporter.page()?.or_zero(REGISTRATIONS), before + 5.0)?;
     equal("queue buffers", exporter.page()?.or_zero(PINNED_QUEUE), 0.0)?;
-    rests(&exporter, readers()?)?;
+    rests(&exporter, &kept_of(BPF_BIT | PERFMON_BIT)?)?;
     exporter.stop().map(|_| ())
+}
+
+/// Whoever follows the advice need not restart it: the next module that comes is looked at anew.
+pub fn what_was_refused_is_attached_once_it_is_allowed() -> Outcome {
+    let level = Paranoid::set("3")?;
+    let exporter = start_with("65534", &[BPF, PERFMON, "dac_override"], "unlimited", &[])?;
+    in_state(&exporter.page()?, "mr", "denied")?;
+    exporter.says(&["collector mr: denied", "lacking: CAP_SYS_ADMIN", "at 2"])?;
+    let allowed = Paranoid::set("2")?;
+    drop(WithoutRdma::begin()?);
+    wait_for("mr to be ok", || Ok(in_state(&exporter.page()?, "mr", "ok").is_ok()))?;
+    counts_exactly(&exporter)?;
+    exporter.stop()?;
+    drop(allowed);
+    drop(level);
+    Ok(())
+}
+
+/// Mounts /proc so that it hides processes of others, for its lifetime.
+struct Hidden;
+
+impl Hidden {
+    fn begin(how: &str) -> Result<Self, String> {
+        remount_proc(how).map(|()| Self)
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        let _ = remount_proc("0");
+    }
+}
+
+fn remount_proc(hidepid: &str) -> Outcome {
+    let options = format!("remount,hidepid={hidepid}");
+    match Command::new("/bin/mount").args(["-o", &options, "/proc"]).status() {
+        Ok(status) if status.success() => Ok(()),
+        other => Err(format!("mount -o {options} /proc: {other:?}")),
+    }
+}
+
+/// Root too sees processes of others only by a capability then.
+pub fn where_proc_hides_processes_their_end_is_seen_all_the_same() -> Outcome {
+    let _level = Paranoid::set("2")?;
+    for how in ["1", "2"] {
+        let hidden = Hidden::begin(how)?;
+        let exporter = Exporter::start(&[])?;
+        let nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+        let mut workload = Workload::start_by(&nobody)?;
+        workload.ask("reg count=2 size=8192")?;
+        let row = of_process("active", workload.pid);
+        equal("its MRs", exporter.page()?.or_zero(&row), 2.0)?;
+        let rows = "mrscope_map_entries{map=\"processes\"}";
+        equal("rows", exporter.page()?.or_zero(rows), 1.0)?;
+        let mut kept = kept_of(BPF_BIT | PERFMON_BIT)?;
+        kept.push(("pages", 0));
+        let kept: Vec<_> = kept.iter().map(|(thread, bits)| (*thread, bits | PTRACE_BIT)).collect();
+        // It may be looking at processes just now.
+        wait_for("it to rest", || rests(&exporter, &kept).map(|()| true))?;
+        workload.kill()?;
+        wait_for("its row to be freed", || Ok(exporter.page()?.or_zero(rows) == 0.0))?;
+        exporter.stop()?;
+        drop(hidden);
+    }
+    Ok(())
 }
 
 pub fn what_is_dropped_for_good_is_gone_and_probes_still_wait() -> Outcome {
@@ -232,12 +336,11 @@ pub fn what_is_dropped_for_good_is_gone_and_probes_still_wait() -> Outcome {
     let text = "capabilities:\n  permanent_drop: true\n";
     fs::write(FILE, text).map_err(|error| format!("{FILE}: {error}"))?;
     let arguments = ["--config.file", FILE];
-    let may_keep = if asks_readers()? { readers()? } else { &[] };
 
     // Those that wait for modules need nobody.
     let exporter = Exporter::start(&arguments)?;
     exporter.says(&["given up for good"])?;
-    rests(&exporter, may_keep)?;
+    rests(&exporter, &kept_to_read()?)?;
     drop(WithoutRdma::begin()?);
     wait_for("mr to be ok", || Ok(in_state(&exporter.page()?, "mr", "ok").is_ok()))?;
     counts_exactly(&exporter)?;
@@ -269,7 +372,7 @@ pub fn with_little_memory_to_lock_it_is_watched_or_says_what_helps() -> Outcome 
     let raises = [&usual[..], &["sys_resource"]].concat();
     let exporter = start_with("65534", &raises, "65536", &[])?;
     counts_exactly(&exporter)?;
-    rests(&exporter, readers()?)?;
+    rests(&exporter, &kept_of(BPF_BIT | PERFMON_BIT | DAC_BIT)?)?;
     exporter.stop().map(|_| ())
 }
 
