@@ -78,6 +78,11 @@ fn functions() -> Result<BTreeSet<(String, String)>, String> {
         .collect())
 }
 
+/// Whether any module has that function now.
+pub fn has_function(symbol: &str) -> Result<bool, String> {
+    Ok(functions()?.iter().any(|(_, name)| name == symbol))
+}
+
 /// Probes of that mrscope on a function that there is, which the kernel does not list as live; and
 /// how many it does. No other mrscope may run: the list does not tell whose a probe is.
 pub fn dead(pid: u32) -> Result<(Vec<Defined>, usize), String> {
