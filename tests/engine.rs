@@ -70,13 +70,11 @@ struct Told {
 }
 
 impl Told {
-    /// A host in the first pid namespace, whose /proc has no process but the first.
+    /// A host in the first pid namespace, whose /proc has no process at all.
     fn start(name: &str, rows: Vec<Process>) -> Self {
         let root =
             std::env::temp_dir().join(format!("mrscope-engine-{}-{name}", std::process::id()));
         std::fs::create_dir_all(root.join("proc/self/ns")).unwrap();
-        std::fs::create_dir_all(root.join("proc/1")).unwrap();
-        std::fs::write(root.join("proc/1/stat"), "").unwrap();
         symlink("pid:[4026531836]", root.join("proc/self/ns/pid")).unwrap();
         std::fs::write(root.join("proc/stat"), "btime 1700000000\n").unwrap();
         let kernel = Arc::new(Mutex::new(Kernel { rows, ..Kernel::default() }));

@@ -230,7 +230,9 @@ mod tests {
         let mut misses = |core: u64, uverbs: u64, reloaded: Option<&str>| {
             let line = |event: &Event, missed| format!("  {}  9  {missed}\n", event.name);
             write("kprobe_profile", &(line(&first, core) + &line(&second, uverbs)));
-            reloaded.into_iter().for_each(|module| events.restart_of(module));
+            if let Some(module) = reloaded {
+                events.restart_of(module);
+            }
             events.misses()["pin_exit"]
         };
         assert_eq!(misses(5, 1, None), 6);

@@ -24,7 +24,7 @@ pub use lockdown::confidential;
 pub use modules::{Modules, load_of};
 pub use own::{OwnFigures, own_figures, raise_memlock, raise_open_files};
 pub use preemption::preempts;
-pub use process::{Presence, Processes};
+pub use process::{Presence, Processes, hides_processes};
 pub use rights::Rights;
 pub use tasks::read_tasks;
 pub use tracefs::tracefs;

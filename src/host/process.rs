@@ -1,9 +1,12 @@
 //! Whether a process that the kernel told us of still runs.
 
+use std::path::Path;
+
 use procfs::FromRead;
 use procfs::process::Stat;
+use rustix::process::geteuid;
 
-use super::Host;
+use super::{Host, Rights};
 
 /// A clock tick, in which /proc gives times.
 pub(super) const NS_PER_TICK: u64 = 1_000_000_000 / 100;
@@ -32,8 +35,7 @@ impl<'a> Processes<'a> {
         const INITIAL: &str = "pid:[4026531836]";
         let namespace = std::fs::read_link(host.proc("self/ns/pid"));
         let initial = namespace.is_ok_and(|at| at.as_os_str() == INITIAL);
-        // Mounted with hidepid, it hides the first process too from who may not see all.
-        Self { host, all_visible: initial && host.proc("1/stat").exists() }
+        Self { host, all_visible: initial && shows_all(host) }
     }
 
     /// Whether the pids of the kernel are those of this /proc.
@@ -63,6 +65,32 @@ impl<'a> Processes<'a> {
         let task = self.host.proc(format!("{tgid}/task/{tid}"));
         self.all_visible && std::fs::metadata(task).is_err_and(|error| vanished(&error))
     }
+}
+
+/// Whether /proc is mounted so that it hides processes of others from who lacks CAP_SYS_PTRACE.
+#[must_use]
+pub fn hides_processes(host: &Host) -> bool {
+    host.proc_text("self/mountinfo").is_ok_and(|text| hides(&text, &host.proc))
+}
+
+fn shows_all(host: &Host) -> bool {
+    // Some users see all by their group. Root sees root's by its uid, and the first is one of them.
+    let by_group = || !geteuid().is_root() && host.proc("1/stat").exists();
+    !hides_processes(host) || Rights::in_effect().shows_processes() || by_group()
+}
+
+/// Lines are `id parent device root PLACE options optional... - type source SUPER_OPTIONS`; the last
+/// mount on a place is the one that is seen.
+fn hides(mountinfo: &str, place: &Path) -> bool {
+    let option_at = |line: &str| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let at = mount.split_whitespace().nth(4)?;
+        let options = file_system.split_whitespace().nth(2)?;
+        let hidepid = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
+        (Path::new(at) == place).then(|| hidepid.unwrap_or("0").to_owned())
+    };
+    let last = mountinfo.lines().rev().find_map(option_at);
+    last.is_some_and(|how| !matches!(how.as_str(), "0" | "off"))
 }
 
 /// Never there, or gone between open and read.
@@ -97,6 +125,18 @@ mod tests {
              1000 10 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
         )
         .into_bytes()
+    }
+
+    #[test]
+    fn a_proc_that_hides_processes_is_told_by_the_last_mount_on_its_place() {
+        let hides = |text: &str| hides(text, Path::new("/proc"));
+        let plain = "22 27 0:20 / /proc rw,nosuid shared:12 - proc proc rw\n";
+        let elsewhere = "23 27 0:20 / /host/proc rw - proc proc rw,hidepid=invisible\n";
+        let hidden = "24 27 0:20 / /proc rw,nosuid - proc proc rw,gid=5,hidepid=2\n";
+        assert!(!hides(plain) && !hides(&format!("{plain}{elsewhere}")));
+        assert!(hides(&format!("{plain}{hidden}")));
+        assert!(!hides(&format!("{hidden}{plain}")));
+        assert!(!hides("24 27 0:20 / /proc rw - proc proc rw,hidepid=off\n") && !hides("junk"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-use super::Host;
+use super::{Host, hides_processes};
 
 /// From here on perf events of the whole host need CAP_SYS_ADMIN: a level of Debian's and Ubuntu's
 /// kernels, and Debian's default.
@@ -105,12 +105,16 @@ impl Rights {
         Self(self.0.intersection(needed)).and(self.for_processes(host))
     }
 
+    /// Whether they show processes of others where /proc hides those.
+    #[must_use]
+    pub fn shows_processes(self) -> bool {
+        self.0.contains(CapabilitySet::SYS_PTRACE)
+    }
+
     /// Of these, what looking at processes takes on this host: nothing unless it hides them.
-    /// Asked while nothing is in effect.
     #[must_use]
     pub fn for_processes(self, host: &Host) -> Self {
-        // With hidepid its folder may be there, and nothing in it to be had.
-        if host.proc("1/stat").exists() { Self::NONE } else { self.only(Self::PROCESSES) }
+        if hides_processes(host) { self.only(Self::PROCESSES) } else { Self::NONE }
     }
 
     /// Whether they suffice to load tracing programs.
@@ -207,10 +211,9 @@ mod tests {
 
     fn host(paranoid: &str) -> (Host, std::path::PathBuf) {
         let name = format!("mrscope-rights-{}-{paranoid}", std::process::id());
-        let root = std::env::temp_dir().join(name);
+        let root = std::env::temp_dir().join(name.trim());
         std::fs::create_dir_all(root.join("proc/sys/kernel")).unwrap();
-        std::fs::create_dir_all(root.join("proc/1")).unwrap();
-        std::fs::write(root.join("proc/1/stat"), "").unwrap();
+        std::fs::create_dir_all(root.join("proc/self")).unwrap();
         std::fs::write(root.join("proc/sys/kernel/perf_event_paranoid"), paranoid).unwrap();
         (Host::at(&root), root)
     }
@@ -232,7 +235,9 @@ mod tests {
         assert!(!Rights::TRACING.for_attaching(&usual, false).0.contains(CapabilitySet::SYS_ADMIN));
         assert!(Rights::TRACING.for_attaching(&usual, true).0.contains(CapabilitySet::SYS_ADMIN));
         assert_eq!(Rights::TRACING.for_processes(&usual), Rights::NONE);
-        std::fs::remove_file(root.join("proc/1/stat")).unwrap();
+        let at = root.join("proc");
+        let mount = format!("24 27 0:20 / {} rw - proc proc rw,hidepid=1\n", at.display());
+        std::fs::write(at.join("self/mountinfo"), mount).unwrap();
         assert_eq!(Rights::TRACING.for_processes(&usual), Rights::PROCESSES);
 
         let (debian, debians) = host("3\n");

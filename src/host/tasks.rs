@@ -24,7 +24,7 @@ pub fn read_tasks(host: &Host) -> Result<Tasks, HostError> {
     let fail = |source| HostError::Read { path: path.clone(), source };
     let mut tasks = Tasks::default();
     let mut buffer = Vec::new();
-    // Where hidepid hides others' processes from the reader, it hides the first one too.
+    // Where hidepid hides others' processes from a user, it hides the first one too.
     let mut first_seen = false;
     let mut refused = false;
     let of_rights = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
