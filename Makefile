@@ -5,10 +5,10 @@
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-run: ## mrscope on this machine if it has an RDMA device, else in a guest
+run: ## mrscope on this machine if it has an RDMA device, else in a guest (MRSCOPE_PORT: its port, else 10042)
 	@scripts/run.sh auto
 
-run-host: ## mrscope on this machine (MRSCOPE_PORT: its port, else 10042)
+run-host: ## mrscope on this machine
 	@scripts/run.sh host
 
 run-guest: ## mrscope and a demo workload in an emulated guest with software RDMA

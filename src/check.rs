@@ -6,6 +6,9 @@ use std::fmt::Write;
 use crate::collector::{CollectError, Look, Report};
 use crate::model::{HookState, Trouble};
 
+/// So many that are not there are named in the last line; the table has all.
+const NAMED: usize = 6;
+
 /// What a look comes to.
 #[derive(Debug)]
 pub struct Verdict {
@@ -41,7 +44,10 @@ pub fn judge(look: &Look) -> Verdict {
     if complete {
         text.push_str("\nAll that is asked for is there.\n");
     } else {
-        let _ = writeln!(text, "\nNot there: {}.", missing.join(", "));
+        let more = missing.len().saturating_sub(NAMED);
+        let named = missing[..missing.len() - more].join(", ");
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        let _ = writeln!(text, "\nNot there: {named}{more}.");
     }
     Verdict { text, complete }
 }

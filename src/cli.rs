@@ -294,7 +294,10 @@ fn one_line(rendered: &str) -> String {
     if line.contains(" expected ") {
         line
     } else {
-        format!("{line}; expected what 'mrscope --help' lists")
+        format!(
+            "{line}; expected what 'mrscope --help' or 'mrscope check --help' lists, and flags \
+                 after the command"
+        )
     }
 }
 

@@ -45,8 +45,8 @@ impl Collector for Process {
         }
         Err(CollectError::Denied(
             "/proc shows a part of the processes only: others have no figures, and the end of a \
-             process can't be told; run mrscope as root in the host's pid namespace (hostPID: true, \
-             --pid=host)"
+             process can't be told; run mrscope in the host's pid namespace (hostPID: true, \
+             --pid=host), and where /proc is mounted with hidepid with CAP_SYS_PTRACE"
                 .into(),
         ))
     }

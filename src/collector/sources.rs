@@ -171,8 +171,8 @@ fn complete(mut iterator: TaskIterator, host: &Host) -> Result<TaskIterator, Tro
         && !tasks.rows.iter().any(|task| task.key.tgid == 1);
     if hides {
         return Err(Trouble::Replaced(
-            "the kernel's iterator does not show every process (the first is missing); /proc is \
-             read instead"
+            "the kernel's iterator does not show every process (pid 1 is missing, as in some \
+             sandboxes); /proc is read instead"
                 .to_owned(),
         ));
     }

@@ -188,7 +188,7 @@ fn attach_program(
         found.ok_or_else(|| Trouble::Refused(format!("the object has no program {program}")))?;
     match attach(&found) {
         Ok(link) => Ok(Attached { program, link }),
-        Err(error) => Err(trouble(os_error(&error), format!("{program}: {}", one_line(&error)))),
+        Err(error) => Err(trouble(os_error(&error), one_line(&error))),
     }
 }
 

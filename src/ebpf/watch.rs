@@ -299,9 +299,11 @@ impl Watch {
         }
         if planned.hooks.iter().any(|p| p.rung == Rung::PerfKprobe) {
             tracing::warn!(
-                "{}: tracefs can't be written: return probes follow few calls at once, and \
-                 kernels before 6.7 don't tell what they miss",
-                planned.stem.name
+                "{}: tracefs can't be written, kprobes of the perf PMU are used until a restart: \
+                 return probes follow few calls at once, and kernels before 6.7 don't tell what \
+                 they miss ({})",
+                planned.stem.name,
+                facts.no_tracefs
             );
         }
         self.seated.extend(outcome.seated);

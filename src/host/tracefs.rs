@@ -1,6 +1,7 @@
 //! Whether kprobe events of our own can be had in tracefs, and where.
 
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use super::Host;
@@ -20,9 +21,19 @@ pub fn tracefs(host: &Host) -> Result<PathBuf, &'static str> {
             }
         };
     }
-    if places.iter().any(|place| place.join("trace").exists()) {
+    let closed = |place: &PathBuf| {
+        std::fs::metadata(place.join("trace"))
+            .is_err_and(|e| e.kind() == ErrorKind::PermissionDenied)
+    };
+    // The PMU comes with kprobe events, and is to be seen without tracefs.
+    if places.iter().any(|place| place.join("trace").exists())
+        || !host.sys("bus/event_source/devices/kprobe").exists()
+    {
         return Err("this kernel has no kprobe events (CONFIG_KPROBE_EVENTS): nothing helps but \
                     another kernel");
+    }
+    if places.iter().any(closed) {
+        return Err("tracefs is root's: lacking CAP_DAC_OVERRIDE");
     }
     Err("tracefs is not to be seen: mount -t tracefs nodev /sys/kernel/tracing, which is followed \
          without a restart")
@@ -38,6 +49,8 @@ mod tests {
         let host = Host::at(&root);
         let why = || tracefs(&host).err().unwrap_or_default();
         let place = root.join("sys/kernel/tracing");
+        assert!(why().starts_with("this kernel has no kprobe events"), "{}", why());
+        std::fs::create_dir_all(root.join("sys/bus/event_source/devices/kprobe")).unwrap();
         assert!(why().starts_with("tracefs is not to be seen"), "{}", why());
         std::fs::create_dir_all(&place).unwrap();
         std::fs::write(place.join("trace"), "").unwrap();
