@@ -81,8 +81,8 @@ fn collect_asks_for_the_figures_of_some_collectors() {
     }
 }
 
-/// Capabilities in force of each thread, by its name.
-fn capabilities(pid: u32) -> Vec<(String, u64)> {
+/// Name of each thread, and its capabilities: permitted, in effect.
+fn capabilities(pid: u32) -> Vec<(String, u64, u64)> {
     std::fs::read_dir(format!("/proc/{pid}/task"))
         .unwrap()
         .flatten()
@@ -90,21 +90,22 @@ fn capabilities(pid: u32) -> Vec<(String, u64)> {
             let status = std::fs::read_to_string(thread.path().join("status")).unwrap();
             let value =
                 |key| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
-            (value("Name:").to_owned(), u64::from_str_radix(value("CapEff:"), 16).unwrap())
+            let mask = |key| u64::from_str_radix(value(key), 16).unwrap();
+            (value("Name:").to_owned(), mask("CapPrm:"), mask("CapEff:"))
         })
         .collect()
 }
 
 #[test]
-fn threads_that_serve_may_do_nothing() {
+fn no_thread_has_a_right_in_effect_and_one_alone_keeps_any() {
     let served = Served::start(&[]);
     served.get("/metrics");
     let threads = capabilities(served.pid());
-    let named = |name: &str| threads.iter().filter(|(thread, _)| thread.starts_with(name)).count();
+    let named = |name: &str| threads.iter().filter(|(thread, ..)| thread.starts_with(name)).count();
     assert!(named("tokio") > 0 && named("mrscope") > 0 && named("processes") > 0, "{threads:?}");
-    for (thread, capabilities) in &threads {
-        let serves = thread.starts_with("tokio") || thread == "mrscope";
-        assert_eq!(serves, *capabilities == 0, "{threads:?}");
+    for (thread, permitted, effective) in &threads {
+        assert_eq!(*effective, 0, "{thread} of {threads:?}");
+        assert_eq!(thread == "events", *permitted != 0, "{thread} of {threads:?}");
     }
 }
 
