@@ -263,6 +263,17 @@ pub fn what_modules_took_is_attached_again_with_the_rights_that_were_kept() -> O
     equal("in all", exporter.page()?.or_zero(REGISTRATIONS), before + 5.0)?;
     equal("queue buffers", exporter.page()?.or_zero(PINNED_QUEUE), 0.0)?;
     rests(&exporter, &kept_of(BPF_BIT | PERFMON_BIT)?)?;
+
+    // Gone and there again between two looks.
+    drop(WithoutRdma::begin()?);
+    wait_for("a registration to be counted again", || {
+        let before = exporter.page()?.or_zero(REGISTRATIONS);
+        let mut workload = Workload::start()?;
+        workload.ask("reg count=1 size=4096")?;
+        workload.end()?;
+        Ok(exporter.page()?.or_zero(REGISTRATIONS) == before + 1.0)
+    })?;
+    counts_exactly(&exporter)?;
     exporter.stop().map(|_| ())
 }
 
