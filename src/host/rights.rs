@@ -86,11 +86,6 @@ impl Rights {
         Self(self.0.union(others.0))
     }
 
-    #[must_use]
-    pub fn is_none(self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Of these, what attaching again and reading take on this host.
     #[must_use]
     pub fn for_attaching(self, host: &Host, trampolines_on_modules: bool) -> Self {
@@ -201,7 +196,7 @@ mod tests {
             let one = few.only(Rights(CapabilitySet::KILL));
             let inner = few.with(|| (one.with(held), held()));
             assert_eq!(inner, ([mask, mask], [mask, mask]), "the inner takes nothing away");
-            assert!(Rights::NONE.keep().unwrap().is_none());
+            assert_eq!(Rights::NONE.keep().unwrap(), Rights::NONE);
             assert_eq!(few.with(held), [0, 0], "what was given up does not come back");
         })
         .join()
