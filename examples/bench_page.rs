@@ -3,13 +3,13 @@
 //!
 //! `cargo run --release --example bench_page`
 
-use mrscope::collector::{CollectError, Engine, EngineOptions, ListsTasks};
+use mrscope::collector::{CollectError, CountsTlb, Engine, EngineOptions, ListsTasks, Openers};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::host::Host;
 use mrscope::ledger::LedgerOptions;
 use mrscope::model::{
     Attach, DeviceTotals, HookState, Memory, MrKind, Process, ProcessCounters, ProcessGauges,
-    ProcessKey, Snapshot, Task, Tasks,
+    ProcessKey, Snapshot, Task, Tasks, TlbFigures,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -75,6 +75,14 @@ fn tasks(processes: u32) -> Tasks {
     Tasks { rows: (0..processes).map(task).collect(), exact: true, whole: true, unread: None }
 }
 
+struct Uncounted;
+
+impl CountsTlb for Uncounted {
+    fn count(&mut self, _: &[ProcessKey]) -> Result<TlbFigures, CollectError> {
+        Ok(TlbFigures::default())
+    }
+}
+
 /// CPU milliseconds of all threads of this process.
 fn cpu_ms() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -91,8 +99,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let (pages, engine) = Engine::start(
                 Host::live(),
                 options,
-                move |_| Ok(Box::new(Busy(snapshot(processes))) as Box<dyn KernelEvents>),
-                move |_| Box::new(Listed(tasks(processes))) as Box<dyn ListsTasks>,
+                Openers {
+                    events: Box::new(move |_| Ok(Box::new(Busy(snapshot(processes))))),
+                    tasks: Box::new(move |_| Box::new(Listed(tasks(processes)))),
+                    tlb: Box::new(|_| Box::new(Uncounted)),
+                },
             )?;
             let runtime = tokio::runtime::Builder::new_current_thread().build()?;
             let everything = pages.choose(&[""; 0])?;

@@ -5,12 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use mrscope::cli::{self, CliError, Command};
-use mrscope::collector::{Engine, EngineOptions, ListsTasks, LiveTasks};
+use mrscope::collector::{
+    CountsTlb, Engine, EngineOptions, ListsTasks, LiveTasks, LiveTlb, Openers,
+};
 use mrscope::config::{Config, LogLevel};
 use mrscope::ebpf::{EventsError, KernelEvents, Tracer, Unwatched};
 use mrscope::host::{Host, Rights, raise_memlock, raise_open_files};
 use mrscope::ledger::LedgerOptions;
-use mrscope::model::{COLLECTORS, ProcessLabel};
+use mrscope::model::{COLLECTORS, EbpfOptions, ProcessLabel, Watched};
 use mrscope::{log, metrics, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -64,8 +66,7 @@ fn check(mut config: Config) -> anyhow::Result<bool> {
     raise_memlock();
     let host = open_host(&config)?;
     let options = engine_options(&config);
-    let look =
-        Engine::look(host, options, events_opener(&config), open_tasks).context("no thread")?;
+    let look = Engine::look(host, options, openers(&config)).context("no thread")?;
     let verdict = mrscope::check::judge(&look);
     std::io::stdout().write_all(verdict.text.as_bytes()).context("can't print")?;
     Ok(verdict.complete)
@@ -104,8 +105,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         (on(SignalKind::terminate())?, on(SignalKind::interrupt())?)
     };
 
-    let (pages, engine) =
-        Engine::start(host, options, events_opener(&config), open_tasks).context("no thread")?;
+    let (pages, engine) = Engine::start(host, options, openers(&config)).context("no thread")?;
 
     // Whoever reaches the port meets threads that may do nothing; the sources have theirs already.
     if let Err(error) = Rights::NONE.keep() {
@@ -148,22 +148,27 @@ fn open_host(config: &Config) -> anyhow::Result<Host> {
     Ok(Host::new(&config.path.procfs, &config.path.sysfs))
 }
 
-/// What opens the kernel's events, on the thread that reads them.
-fn events_opener(
-    config: &Config,
-) -> impl FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static {
-    let (watches, ebpf) = (config.enabled("mr"), config.ebpf.clone());
-    move |host| {
-        if !watches {
-            Rights::NONE.keep().map_err(|error| EventsError::Denied(error.to_string()))?;
-            return Ok(Box::new(Unwatched) as Box<dyn KernelEvents>);
-        }
-        Ok(Box::new(Tracer::start(host, &ebpf)?))
+/// What opens the sources, each on its thread.
+fn openers(config: &Config) -> Openers {
+    let watched = Watched {
+        mr: config.enabled("mr"),
+        mlock: config.enabled("mlock").then_some(config.mlock),
+    };
+    let ebpf = EbpfOptions { watched, ..config.ebpf.clone() };
+    let (tlb, permanent_drop) = (config.tlb.clone(), config.ebpf.permanent_drop);
+    Openers {
+        events: Box::new(move |host| {
+            if watched.nothing() {
+                Rights::NONE.keep().map_err(|error| EventsError::Denied(error.to_string()))?;
+                return Ok(Box::new(Unwatched) as Box<dyn KernelEvents>);
+            }
+            Ok(Box::new(Tracer::start(host, &ebpf)?))
+        }),
+        tasks: Box::new(|host| Box::new(LiveTasks::open(host)) as Box<dyn ListsTasks>),
+        tlb: Box::new(move |host| {
+            Box::new(LiveTlb::open(host, &tlb, permanent_drop)) as Box<dyn CountsTlb>
+        }),
     }
-}
-
-fn open_tasks(host: Host) -> Box<dyn ListsTasks> {
-    Box::new(LiveTasks::open(host))
 }
 
 fn engine_options(config: &Config) -> EngineOptions {
@@ -175,6 +180,7 @@ fn engine_options(config: &Config) -> EngineOptions {
             labels_name_one: labels.contains(&ProcessLabel::Pid),
         },
         labels,
+        tlb: config.tlb.clone(),
         off: COLLECTORS.into_iter().filter(|collector| !config.enabled(collector)).collect(),
     }
 }

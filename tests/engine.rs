@@ -14,7 +14,7 @@ use mrscope::collector::{CollectError, Engine, EngineOptions, ListsTasks, Pages}
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::host::Host;
 use mrscope::model::{Attach, HookState, Process, ProcessKey, Snapshot, Tasks};
-use recorded::{process, snapshot, tasks};
+use recorded::{openers, process, snapshot, tasks};
 use tokio::runtime::Runtime;
 
 /// Guard against a hang; nothing is judged by it.
@@ -87,8 +87,7 @@ impl Told {
         let (pages, _engine) = Engine::start(
             Host::at(&root),
             EngineOptions::default(),
-            move |_| Ok(Box::new(events) as Box<dyn KernelEvents>),
-            move |_| Box::new(Gated(gate)) as Box<dyn ListsTasks>,
+            openers(move || Ok(Box::new(events)), Gated(gate)),
         )
         .unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

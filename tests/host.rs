@@ -72,7 +72,7 @@ fn collect_asks_for_the_figures_of_some_collectors() {
     let (_, page) = served.get("/metrics?collect%5B%5D=exporter&collect[]=process&other=1");
     assert!(page.contains("mrscope_build_info{") && page.contains("mrscope_memory_"), "{page}");
     for (asked, said) in [
-        ("mrs", "unknown collector \"mrs\", expected one of mr, process, exporter"),
+        ("mrs", "unknown collector \"mrs\", expected one of mr, process, mlock"),
         ("devices", "the collector devices is switched off"),
     ] {
         let (head, body) = served.get(&format!("/metrics?collect[]={asked}"));
@@ -117,10 +117,10 @@ fn maps(pid: u32) -> usize {
 }
 
 #[test]
-fn with_mr_switched_off_nothing_of_it_is_in_the_kernel() {
+fn what_is_switched_off_has_nothing_in_the_kernel() {
     let with = Served::start(&[]);
     assert!(with.get("/metrics").1.contains("program=\"umem_get\""));
-    let without = Served::start(&["--no-collector.mr"]);
+    let without = Served::start(&["--no-collector.mr", "--no-collector.mlock"]);
     let (_, page) = without.get("/metrics");
     assert!(page.contains("mrscope_collector_state{collector=\"mr\",state=\"off\"} 1\n"), "{page}");
     assert!(!page.contains("mrscope_mr_") && !page.contains("program=\"umem_get\""), "{page}");

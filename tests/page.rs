@@ -8,12 +8,12 @@ use std::process::{Command, Stdio};
 
 mod recorded;
 
-use mrscope::collector::{Engine, EngineOptions, ListsTasks};
+use mrscope::collector::{Engine, EngineOptions};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::host::Host;
 use mrscope::ledger::LedgerOptions;
 use mrscope::model::ProcessLabel;
-use recorded::{Listed, Recorded, snapshot, tasks};
+use recorded::{Listed, Recorded, openers, snapshot, tasks};
 
 fn render(
     events: impl FnOnce() -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
@@ -27,8 +27,8 @@ fn render_with(
     collect: &[&str],
 ) -> String {
     let host = Host::at("tests/fixtures/hosts/two_devices");
-    let list = |_| Box::new(Listed(tasks())) as Box<dyn ListsTasks>;
-    let (pages, engine) = Engine::start(host, options, move |_| events(), list).unwrap();
+    let openers = openers(events, Listed(tasks()));
+    let (pages, engine) = Engine::start(host, options, openers).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let choice = pages.choose(collect).unwrap();
     let page = runtime.block_on(pages.get(choice)).unwrap();

@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use mrscope::collector::{Engine, EngineOptions, ListsTasks, Pages};
-use mrscope::ebpf::KernelEvents;
+use mrscope::collector::{Engine, EngineOptions, Pages};
 use mrscope::host::Host;
-use recorded::{Listed, Recorded, snapshot, tasks};
+use recorded::{Listed, Recorded, openers, snapshot, tasks};
 use tokio::runtime::Runtime;
 
 /// Guard against a hang; nothing is judged by it.
@@ -71,8 +70,7 @@ fn a_device_that_hangs_costs_no_page_and_is_stale_until_it_answers() {
     let (pages, _engine) = Engine::start(
         Host::at(&tree.0),
         EngineOptions::default(),
-        |_| Ok(Box::new(Recorded(snapshot())) as Box<dyn KernelEvents>),
-        |_| Box::new(Listed(tasks())) as Box<dyn ListsTasks>,
+        openers(|| Ok(Box::new(Recorded(snapshot()))), Listed(tasks())),
     )
     .unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

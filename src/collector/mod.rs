@@ -3,29 +3,35 @@
 
 mod devices;
 mod exporter;
+mod hugepages;
 mod journal;
 mod labels;
+mod mlock;
 mod mr;
 mod nics;
 mod pages;
 mod process;
+mod readings;
 mod run;
 mod source;
 mod sources;
+mod tlb;
 
 use std::time::Duration;
 
 use crate::ebpf::EventsError;
-use crate::host::{HostError, OwnFigures};
+use crate::host::{HostError, HostMemory, OwnFigures};
 use crate::ledger::View;
 use crate::metrics::{Page, PageError};
-use crate::model::{HookState, Labels, Snapshot};
+use crate::model::{HookState, Labels, Snapshot, TlbFigures};
 
 pub use exporter::Report;
 pub use nics::Devices;
 pub use pages::{Choice, ChoiceError, Pages, RenderError, Rendered};
+pub use readings::Openers;
 pub use run::{Engine, EngineOptions, Look};
-pub use sources::{ListsTasks, LiveTasks, ProcessList};
+pub use sources::{CountsTlb, ListsTasks, LiveTasks, ProcessList};
+pub use tlb::LiveTlb;
 
 /// What all collectors of one page see.
 #[derive(Debug)]
@@ -37,6 +43,8 @@ pub struct Scene<'a> {
     pub lister: Option<&'a HookState>,
     pub tasks: Result<&'a ProcessList, &'a CollectError>,
     pub devices: Result<&'a Devices, &'a CollectError>,
+    pub memory: Result<&'a HostMemory, &'a CollectError>,
+    pub tlb: Result<&'a TlbFigures, &'a CollectError>,
     /// Names of the devices, as far as they are known.
     pub present: &'a [String],
     pub view: &'a View,
@@ -53,6 +61,8 @@ pub struct SourceTimes {
     pub events: Duration,
     pub tasks: Duration,
     pub devices: Duration,
+    pub memory: Duration,
+    pub tlb: Duration,
 }
 
 /// One part of the page.
@@ -97,6 +107,9 @@ pub fn all() -> Vec<Box<dyn Collector>> {
     vec![
         Box::new(mr::Mr::default()),
         Box::new(process::Process),
+        Box::new(mlock::Mlock),
+        Box::new(hugepages::Hugepages),
+        Box::new(tlb::Tlb::default()),
         Box::new(devices::DeviceInfo),
         Box::new(exporter::Exporter),
     ]

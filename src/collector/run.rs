@@ -12,33 +12,22 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::ebpf::{EventsError, KernelEvents};
 use crate::host::{Host, Presence, Processes, Rights, own_figures};
 use crate::ledger::{Ledger, LedgerOptions, Reading};
 use crate::metrics::{Page, text};
-use crate::model::{COLLECTORS, HookState, Process, ProcessKey, ProcessLabel, Tasks};
+use crate::model::{COLLECTORS, HookState, Process, ProcessKey, ProcessLabel, Tasks, TlbOptions};
 
 use super::exporter::{Report, write_reports};
 use super::journal::Journal;
 use super::labels::Labeller;
-use super::nics::{self, Devices, DevicesSource};
 use super::pages::{Choice, Pages, Rendered, Request};
-use super::source::Published;
-use super::sources::{self, Events, EventsAsk, EventsSource, ListsTasks, ProcessList, TasksSource};
-use super::{CollectError, Collector, Scene, SourceTimes, all};
+use super::readings::{Openers, Seen, Sources, answer};
+use super::{CollectError, Collector, Scene, all};
 
 /// How often the ledger advances when nobody asks for a page.
 const TICK: Duration = Duration::from_secs(5);
 /// The same while the map of processes is over half full.
 const HASTY_TICK: Duration = Duration::from_secs(1);
-/// Results older than three ticks are dropped.
-const MAX_AGE: Duration = Duration::from_secs(15);
-/// What a page waits for the list of processes and for devices, which may hang.
-const SOURCE_DEADLINE: Duration = Duration::from_millis(500);
-/// The same for the kernel's maps: with modules that come and go all symbols are read again.
-const EVENTS_DEADLINE: Duration = Duration::from_secs(3);
-/// Loading and attaching at the start, on the slowest of machines.
-const START_DEADLINE: Duration = Duration::from_mins(1);
 
 /// What a single look waits for a source that has not answered yet.
 const LOOK_DEADLINE: Duration = Duration::from_secs(10);
@@ -54,6 +43,7 @@ pub struct EngineOptions {
     pub labels: Vec<ProcessLabel>,
     /// Collectors that are switched off.
     pub off: Vec<&'static str>,
+    pub tlb: TlbOptions,
 }
 
 impl Default for EngineOptions {
@@ -62,6 +52,7 @@ impl Default for EngineOptions {
             ledger: LedgerOptions::default(),
             labels: vec![ProcessLabel::Pid, ProcessLabel::Comm],
             off: Vec::new(),
+            tlb: TlbOptions::default(),
         }
     }
 }
@@ -80,9 +71,7 @@ pub struct Engine {
     host: Host,
     /// What looking at processes takes: nothing, unless /proc hides them.
     rights: Rights,
-    events: EventsSource,
-    tasks: TasksSource,
-    devices: DevicesSource,
+    sources: Sources,
     ledger: Ledger,
     labels: Labeller,
     collectors: Vec<Box<dyn Collector>>,
@@ -97,34 +86,20 @@ pub struct Engine {
     hasty: bool,
 }
 
-/// What the sources said for one page.
-struct Seen {
-    events: Result<Arc<Published<Events>>, CollectError>,
-    tasks: Result<Arc<Published<ProcessList>>, CollectError>,
-    devices: Result<Arc<Published<Devices>>, CollectError>,
-    present: Vec<String>,
-}
-
 impl Engine {
-    /// Starts the engine and its sources. Each `open` runs on the thread of its source, since the
-    /// kernel's objects stay where they are made.
+    /// Starts the engine and its sources.
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub fn start<E, T>(
+    pub fn start(
         host: Host,
         options: EngineOptions,
-        open_events: E,
-        open_tasks: T,
-    ) -> std::io::Result<(Pages, JoinHandle<()>)>
-    where
-        E: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
-        T: FnOnce(Host) -> Box<dyn ListsTasks> + Send + 'static,
-    {
+        openers: Openers,
+    ) -> std::io::Result<(Pages, JoinHandle<()>)> {
         let (requests, inbox) = channel();
         let ready = Arc::new(AtomicBool::new(false));
         let (alive, living) = watch::channel(());
-        let mut engine = Self::new(host, options, open_events, open_tasks)?;
+        let mut engine = Self::new(host, options, openers)?;
         let pages = Pages { requests, ready: Arc::clone(&ready), on: engine.on(), alive };
         let everything = pages.choose(&[""; 0]);
         let thread = std::thread::Builder::new().name("pages".into()).spawn(move || {
@@ -146,17 +121,8 @@ impl Engine {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub fn look<E, T>(
-        host: Host,
-        options: EngineOptions,
-        open_events: E,
-        open_tasks: T,
-    ) -> std::io::Result<Look>
-    where
-        E: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
-        T: FnOnce(Host) -> Box<dyn ListsTasks> + Send + 'static,
-    {
-        let mut engine = Self::new(host, options, open_events, open_tasks)?;
+    pub fn look(host: Host, options: EngineOptions, openers: Openers) -> std::io::Result<Look> {
+        let mut engine = Self::new(host, options, openers)?;
         engine.keep_rights();
         let mut seen = engine.first();
         let everything = Choice::of(engine.on());
@@ -176,21 +142,10 @@ impl Engine {
         Ok(Look { reports, hooks, off })
     }
 
-    fn new<E, T>(
-        host: Host,
-        options: EngineOptions,
-        open_events: E,
-        open_tasks: T,
-    ) -> std::io::Result<Self>
-    where
-        E: FnOnce(Host) -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
-        T: FnOnce(Host) -> Box<dyn ListsTasks> + Send + 'static,
-    {
-        let EngineOptions { ledger, labels, off } = options;
+    fn new(host: Host, options: EngineOptions, openers: Openers) -> std::io::Result<Self> {
+        let EngineOptions { ledger, labels, off, tlb } = options;
         Ok(Self {
-            events: sources::events(host.clone(), open_events)?,
-            tasks: sources::tasks(host.clone(), open_tasks)?,
-            devices: nics::devices(host.clone(), MAX_AGE)?,
+            sources: Sources::start(&host, openers, tlb, &off)?,
             ledger: Ledger::new(ledger),
             labels: Labeller::new(host.clone(), labels),
             host,
@@ -210,21 +165,13 @@ impl Engine {
         COLLECTORS.into_iter().filter(|collector| !self.off.contains(collector)).collect()
     }
 
-    /// Takes probes out of the kernel: before the process ends.
     fn end(self) {
-        if self.events.join().is_err() {
-            tracing::error!("the thread that reads the kernel had panicked");
-        }
+        self.sources.end();
     }
 
-    /// Waits for what has to be loaded and attached, and takes the first reading after that: what
-    /// was read before it may be too old by then.
+    /// The first reading after all is loaded and attached.
     fn first(&mut self) -> Seen {
-        let deadline = Instant::now() + START_DEADLINE;
-        self.tasks.ask(());
-        self.events.ask(EventsAsk::Read(Vec::new()));
-        self.tasks.wait(deadline);
-        self.events.wait(deadline);
+        self.sources.wait_for_start();
         self.read()
     }
 
@@ -259,26 +206,17 @@ impl Engine {
 
     /// Asks all sources, and takes what they say into the ledger.
     fn read(&mut self) -> Seen {
-        let deadline = Instant::now() + SOURCE_DEADLINE;
-        self.tasks.ask(());
-        self.devices.ask(());
-        self.tasks.wait(deadline);
-        self.devices.wait(deadline);
-        // After the list of processes: rows of those that are not on it are final.
-        self.events.ask(EventsAsk::Read(names(&self.devices)));
-        self.events.wait(Instant::now() + EVENTS_DEADLINE);
-        let seen = self.seen();
+        let seen = self.sources.read(&self.holders());
         self.advance(&seen);
         seen
     }
 
-    fn seen(&self) -> Seen {
-        Seen {
-            events: self.events.latest(MAX_AGE),
-            tasks: self.tasks.latest(MAX_AGE),
-            devices: self.devices.latest(MAX_AGE),
-            present: names(&self.devices),
-        }
+    /// Processes that hold MRs, those that hold most first.
+    fn holders(&self) -> Vec<ProcessKey> {
+        let mut holders: Vec<&Process> =
+            self.rows.iter().filter(|row| row.gauges.active > 0).collect();
+        holders.sort_by_key(|row| std::cmp::Reverse((row.gauges.active_bytes, row.key)));
+        holders.iter().map(|row| row.key).collect()
     }
 
     /// Called on the thread of the engine.
@@ -325,7 +263,7 @@ impl Engine {
         let final_rows = self.ledger.advance(&reading, &mut |newcomer| labels.of(newcomer));
         if !final_rows.is_empty() {
             self.rows.retain(|row| !final_rows.contains(&row.key));
-            self.events.tell(EventsAsk::Forget(final_rows));
+            self.sources.forget(final_rows);
         }
     }
 
@@ -348,7 +286,7 @@ impl Engine {
         let (page, reports) = self.collect(seen, choice);
         self.journal.collectors(&reports);
         self.journal.hooks(seen.hooks());
-        if let Ok(Events { snapshot: Ok(snapshot), .. }) = answer(&seen.events) {
+        if let Ok(snapshot) = seen.snapshot() {
             self.journal.losses(snapshot);
         }
         page
@@ -362,20 +300,18 @@ impl Engine {
         let others = self.labels.of_others();
         let own = own_figures(&self.host).ok();
         let scene = Scene {
-            events: events.and_then(|events| events.snapshot.as_ref()),
+            events: seen.snapshot(),
             hooks: events.map(|events| events.hooks.as_slice()).unwrap_or_default(),
             lister: tasks.ok().map(|list| &list.hook),
             tasks,
             devices: answer(&seen.devices),
+            memory: answer(&seen.memory),
+            tlb: answer(&seen.tlb),
             present: &seen.present,
             view: &view,
             others: &others,
             own: own.as_ref(),
-            took: SourceTimes {
-                events: took(&seen.events),
-                tasks: took(&seen.tasks),
-                devices: took(&seen.devices),
-            },
+            took: seen.times(),
         };
         let mut page = Page::new(self.labels.names());
         let mut reports = Vec::with_capacity(self.collectors.len());
@@ -395,26 +331,4 @@ impl Engine {
         }
         (page, reports)
     }
-}
-
-impl Seen {
-    /// How every program stands.
-    fn hooks(&self) -> impl Iterator<Item = &HookState> {
-        let hooks = answer(&self.events).map(|events| events.hooks.as_slice()).unwrap_or_default();
-        hooks.iter().chain(answer(&self.tasks).ok().map(|list| &list.hook))
-    }
-}
-
-fn names(devices: &DevicesSource) -> Vec<String> {
-    let known = devices.latest(MAX_AGE).ok();
-    let devices = known.as_ref().and_then(|published| published.value.as_ref().ok());
-    devices.map(|devices| devices.names.clone()).unwrap_or_default()
-}
-
-fn took<T>(latest: &Result<Arc<Published<T>>, CollectError>) -> Duration {
-    latest.as_ref().map(|published| published.took).unwrap_or_default()
-}
-
-fn answer<T>(latest: &Result<Arc<Published<T>>, CollectError>) -> Result<&T, &CollectError> {
-    latest.as_ref().and_then(|published| published.value.as_ref())
 }

@@ -1,8 +1,9 @@
-//! Two of the sources, each on its thread: the kernel's maps, and the list of processes.
+//! Sources, each on its thread: the kernel's maps, the list of processes, the host's memory, and
+//! the counters of translations.
 
 use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
-use crate::host::{self, Host, Rights};
-use crate::model::{Attach, HookState, ProcessKey, Snapshot, Tasks, Trouble};
+use crate::host::{self, Host, HostMemory, MemoryReader, Rights};
+use crate::model::{Attach, HookState, ProcessKey, Snapshot, Tasks, TlbFigures, Trouble};
 
 use super::CollectError;
 use super::source::Source;
@@ -24,6 +25,9 @@ pub struct Events {
 
 pub type EventsSource = Source<EventsAsk, Events>;
 pub type TasksSource = Source<(), ProcessList>;
+pub type MemorySource = Source<(), HostMemory>;
+/// Asked with the processes to count in, by their keys.
+pub type TlbSource = Source<Vec<ProcessKey>, TlbFigures>;
 
 /// The kernel's objects stay on the thread that makes them: `open` runs there.
 pub fn events<O>(host: Host, open: O) -> std::io::Result<EventsSource>
@@ -50,6 +54,34 @@ where
             }
             (Err(_), EventsAsk::Forget(_)) => None,
         }
+    })
+}
+
+/// The host's memory needs no rights.
+pub fn memory(host: Host) -> std::io::Result<MemorySource> {
+    Source::start("memory", Rights::NONE, move || {
+        let mut reader = MemoryReader::new(host);
+        move |()| Some(Ok(reader.read()))
+    })
+}
+
+/// Who counts translations: the CPUs, or a recording.
+pub trait CountsTlb {
+    /// One reading of the counters of all CPUs, and of those of these processes.
+    ///
+    /// # Errors
+    /// Nothing can be counted, and why.
+    fn count(&mut self, processes: &[ProcessKey]) -> Result<TlbFigures, CollectError>;
+}
+
+/// `open` runs on the thread of the source, and gives up what rights it does not need.
+pub fn tlb<O>(host: Host, open: O) -> std::io::Result<TlbSource>
+where
+    O: FnOnce(Host) -> Box<dyn CountsTlb> + Send + 'static,
+{
+    Source::start("tlb", Rights::TRACING, move || {
+        let mut counters = open(host);
+        move |processes: Vec<ProcessKey>| Some(counters.count(&processes))
     })
 }
 

@@ -13,7 +13,7 @@ use crate::model::COLLECTORS;
 
 use super::notation::{self, Expected, Notation, range_words};
 use super::web::{listen_address, telemetry_path};
-use super::{Config, ConfigError, MAXACTIVE, PROCESSES, ROWS};
+use super::{COUNTED, Config, ConfigError, MAXACTIVE, PROCESSES, ROWS};
 
 /// A key with what its value is read into.
 type Key<'a> = (&'static str, Slot<'a>);
@@ -35,11 +35,20 @@ type Add<'a> = Box<dyn FnMut(&str, usize) -> Result<(), Expected> + 'a>;
 
 /// Every key of the file.
 fn keys(config: &mut Config) -> Vec<Key<'_>> {
-    let Config { web, log, path, ebpf, process, collectors } = config;
+    let Config { web, log, path, ebpf, process, mlock, tlb, collectors } = config;
     let mut of_process = vec![
         whole("max", PROCESSES, |max| process.max = usize::try_from(max).unwrap_or(usize::MAX)),
         text("linger", &mut process.linger, notation::duration),
         list("labels", &mut process.labels, notation::label, "each label once"),
+    ];
+    let mut of_mlock = vec![
+        ("per_process", Slot::Switch(&mut mlock.per_process)),
+        ("tracepoints", Slot::Switch(&mut mlock.tracepoints)),
+    ];
+    let mut of_tlb = vec![
+        list("events", &mut tlb.events, notation::tlb_event, "each event once"),
+        ("per_process", Slot::Switch(&mut tlb.per_process)),
+        whole("max_processes", COUNTED, |max| tlb.max_processes = max as usize),
     ];
     let mut keys = vec![
         section(
@@ -81,8 +90,11 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
     ];
     for (collector, on) in COLLECTORS.into_iter().zip(collectors) {
         let mut own = vec![("enabled", Slot::Switch(on))];
-        if collector == "process" {
-            own.append(&mut of_process);
+        match collector {
+            "process" => own.append(&mut of_process),
+            "mlock" => own.append(&mut of_mlock),
+            "tlb" => own.append(&mut of_tlb),
+            _ => {}
         }
         keys.push((collector, Slot::Section(own)));
     }

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::model::{COLLECTORS, EbpfOptions, ProcessLabel};
+use crate::model::{COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, TlbOptions};
 
 pub use web::{ListenAddress, Web, listen_address, telemetry_path};
 
@@ -18,6 +18,8 @@ pub use web::{ListenAddress, Web, listen_address, telemetry_path};
 pub const MAXACTIVE: RangeInclusive<u64> = 1..=EbpfOptions::MAXACTIVE_LIMIT as u64;
 /// How many rows a map of the kernel may have.
 const ROWS: RangeInclusive<u64> = 1..=EbpfOptions::ROWS_LIMIT as u64;
+/// In how many processes translations may be counted: each takes files for each of its threads.
+const COUNTED: RangeInclusive<u64> = 1..=1000;
 /// How many processes may have series of their own.
 pub const PROCESSES: RangeInclusive<u64> = 0..=u64::MAX;
 
@@ -29,6 +31,8 @@ pub struct Config {
     pub path: Paths,
     pub ebpf: EbpfOptions,
     pub process: ProcessOptions,
+    pub mlock: MlockOptions,
+    pub tlb: TlbOptions,
     /// By [`COLLECTORS`].
     collectors: [bool; COLLECTORS.len()],
 }
@@ -135,6 +139,8 @@ impl Default for Config {
                 linger: Duration::from_mins(1),
                 labels: vec![ProcessLabel::Pid, ProcessLabel::Comm],
             },
+            mlock: MlockOptions::default(),
+            tlb: TlbOptions::default(),
             collectors: [true; COLLECTORS.len()],
         }
     }

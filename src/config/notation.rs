@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::{AttachMode, ProcessLabel};
+use crate::model::{AttachMode, ProcessLabel, TlbEvent};
 
 use super::{LogFormat, LogLevel};
 
@@ -50,6 +50,12 @@ pub fn log_format(text: &str) -> Result<LogFormat, Expected> {
 /// None of the words of [`ProcessLabel`].
 pub fn label(text: &str) -> Result<ProcessLabel, Expected> {
     one_of(&ProcessLabel::ALL, ProcessLabel::word, text)
+}
+
+/// # Errors
+/// None of the words of [`TlbEvent`].
+pub fn tlb_event(text: &str) -> Result<TlbEvent, Expected> {
+    one_of(&TlbEvent::ALL, TlbEvent::word, text)
 }
 
 /// Labels with commas between them.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::AttachMode;
+use crate::model::{AttachMode, TlbEvent};
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("m.yaml"), text)
@@ -41,6 +41,8 @@ fn every_key_reaches_its_value() {
          ebpf: {attach: fentry, maxactive: 1, max_pins: 16777216, max_processes: 3}\n\
          capabilities: {permanent_drop: true}\n\
          process: {enabled: false, max: 0, linger: 1m30s, labels: [slurm_job]}\n\
+         mlock: {per_process: false, tracepoints: true}\n\
+         tlb: {events: [itlb_load, page_walk], per_process: true, max_processes: 7}\n\
          mr: {enabled: false}\n",
     )
     .unwrap();
@@ -54,6 +56,7 @@ fn every_key_reaches_its_value() {
         max_pins: EbpfOptions::ROWS_LIMIT,
         max_processes: 3,
         permanent_drop: true,
+        ..EbpfOptions::default()
     };
     let process = ProcessOptions {
         max: 0,
@@ -66,8 +69,11 @@ fn every_key_reaches_its_value() {
     assert_eq!(config.path.sysfs, Path::new("/host/sys"));
     assert_eq!(config.ebpf, ebpf);
     assert_eq!(config.process, process);
+    assert_eq!(config.mlock, MlockOptions { per_process: false, tracepoints: true });
+    let events = vec![TlbEvent::InstructionLoad, TlbEvent::PageWalk];
+    assert_eq!(config.tlb, TlbOptions { events, per_process: true, max_processes: 7 });
     let on: Vec<_> = COLLECTORS.into_iter().filter(|word| config.enabled(word)).collect();
-    assert_eq!(on, ["devices", "exporter"]);
+    assert_eq!(on, ["mlock", "hugepages", "tlb", "devices", "exporter"]);
 }
 
 #[test]
@@ -81,7 +87,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
         (
             "\n\nproces:\n  max: 1\n",
             "m.yaml:3: unknown key \"proces\", expected one of web, log, path, ebpf, capabilities, \
-             mr, process, \
+             mr, process, mlock, hugepages, tlb, \
              devices, exporter; did you mean \"process\"?",
         ),
         (
@@ -93,7 +99,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
         (
             "1: 2",
             "m.yaml:1: unknown key \"1\", expected one of web, log, path, ebpf, capabilities, mr, \
-             process, devices, exporter",
+             process, mlock, hugepages, tlb, devices, exporter",
         ),
     ] {
         assert_eq!(refusal(text), line);
@@ -193,7 +199,7 @@ fn what_is_no_section_is_told_what_one_holds() {
         (
             "- log\n",
             "m.yaml:1: invalid type: sequence, expected a section of the keys web, log, path, ebpf, capabilities, \
-             mr, process, devices, exporter",
+             mr, process, mlock, hugepages, tlb, devices, exporter",
         ),
     ] {
         assert_eq!(refusal(text), line);

@@ -5,6 +5,9 @@ pub mod docs;
 mod encode;
 mod page;
 
-pub use catalogue::{Fold, Kind, Metric, TABLES, devices, exporter, find, metrics, mr, process};
+pub use catalogue::{
+    Fold, Kind, Metric, TABLES, devices, exporter, find, hugepages, metrics, mlock, mr, process,
+    tlb,
+};
 pub use encode::{CONTENT_TYPE, EncodeError, text};
 pub use page::{Family, Page, PageError, Sample, Value};

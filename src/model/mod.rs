@@ -8,13 +8,15 @@ mod options;
 mod process;
 mod snapshot;
 mod task;
+mod tlb;
 
 pub use attach::{Attach, HookState, Trouble};
 pub use device::RdmaDevice;
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
-pub use options::{AttachMode, COLLECTORS, EbpfOptions, ProcessLabel};
+pub use options::{AttachMode, COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, Watched};
 pub use process::{Labels, Process, ProcessCounters, ProcessGauges, ProcessKey, text};
 pub use snapshot::{
     Cause, DeviceTotals, Failure, InFlight, LostUpdates, MapUse, MrKind, PinUse, Snapshot,
 };
 pub use task::{Memory, Task, Tasks};
+pub use tlb::{TlbEvent, TlbFigures, TlbOptions};

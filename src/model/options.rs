@@ -35,6 +35,45 @@ pub struct EbpfOptions {
     pub max_processes: u32,
     /// Gives up the right to attach again once all is attached.
     pub permanent_drop: bool,
+    pub watched: Watched,
+}
+
+/// Which calls are watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watched {
+    /// Registrations and pins.
+    pub mr: bool,
+    /// mlock and its kin.
+    pub mlock: Option<MlockOptions>,
+}
+
+/// How mlock and its kin are watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MlockOptions {
+    /// Counts calls and their time for each process too.
+    pub per_process: bool,
+    /// Where functions can't be watched, tracepoints are, which slow down every system call of the
+    /// host.
+    pub tracepoints: bool,
+}
+
+impl Default for MlockOptions {
+    fn default() -> Self {
+        Self { per_process: true, tracepoints: false }
+    }
+}
+
+impl Watched {
+    #[must_use]
+    pub fn nothing(&self) -> bool {
+        !self.mr && self.mlock.is_none()
+    }
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self { mr: true, mlock: Some(MlockOptions::default()) }
+    }
 }
 
 impl EbpfOptions {
@@ -54,6 +93,7 @@ impl Default for EbpfOptions {
             max_pins: 131_072,
             max_processes: 8192,
             permanent_drop: false,
+            watched: Watched::default(),
         }
     }
 }
@@ -97,4 +137,5 @@ impl ProcessLabel {
 }
 
 /// The words of all collectors, in the order of the page: file, flag, config key and label.
-pub const COLLECTORS: [&str; 4] = ["mr", "process", "devices", "exporter"];
+pub const COLLECTORS: [&str; 7] =
+    ["mr", "process", "mlock", "hugepages", "tlb", "devices", "exporter"];

@@ -2,12 +2,34 @@
 // Each test file uses its part of it.
 #![allow(dead_code)]
 
-use mrscope::collector::{CollectError, ListsTasks};
+use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
     Attach, Cause, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse, Memory, MrKind,
-    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks, Trouble,
+    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbFigures,
+    Trouble,
 };
+
+/// Counters that always say the same.
+pub struct Counted(pub TlbFigures);
+
+impl CountsTlb for Counted {
+    fn count(&mut self, _: &[ProcessKey]) -> Result<TlbFigures, CollectError> {
+        Ok(self.0.clone())
+    }
+}
+
+/// A kernel and a list of processes that the test brings, and counters that count nothing.
+pub fn openers(
+    events: impl FnOnce() -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
+    lister: impl ListsTasks + Send + 'static,
+) -> Openers {
+    Openers {
+        events: Box::new(|_| events()),
+        tasks: Box::new(|_| Box::new(lister)),
+        tlb: Box::new(|_| Box::new(Counted(TlbFigures::default()))),
+    }
+}
 
 /// A kernel that always says the same.
 pub struct Recorded(pub Snapshot);

@@ -3,8 +3,13 @@
 
 pub mod devices;
 pub mod exporter;
+pub mod hugepages;
+pub mod mlock;
 pub mod mr;
 pub mod process;
+pub mod tlb;
+
+use crate::model::COLLECTORS;
 
 /// What the value does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +64,12 @@ impl Metric {
 }
 
 /// Each collector's word with its metrics, in the order of the page.
-pub const TABLES: [(&str, &[&Metric]); 4] = [
+pub const TABLES: [(&str, &[&Metric]); COLLECTORS.len()] = [
     ("mr", mr::TABLE),
     ("process", process::TABLE),
+    ("mlock", mlock::TABLE),
+    ("hugepages", hugepages::TABLE),
+    ("tlb", tlb::TABLE),
     ("devices", devices::TABLE),
     ("exporter", exporter::TABLE),
 ];
@@ -115,7 +123,7 @@ mod tests {
 
     #[test]
     fn tables_are_in_the_order_of_collectors() {
-        assert_eq!(TABLES.map(|(collector, _)| collector), crate::model::COLLECTORS);
+        assert_eq!(TABLES.map(|(collector, _)| collector), COLLECTORS);
     }
 
     #[test]

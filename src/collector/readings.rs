@@ -1,0 +1,201 @@
+//! All sources of the engine, asked together, and what they said last. Owns the deadlines: a source
+//! that hangs costs a page one wait and no more.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::ebpf::{EventsError, KernelEvents};
+use crate::host::{Host, HostMemory};
+use crate::model::{HookState, ProcessKey, Snapshot, TlbFigures, TlbOptions};
+
+use super::nics::{self, Devices, DevicesSource};
+use super::source::Published;
+use super::sources::{
+    self, CountsTlb, Events, EventsAsk, EventsSource, ListsTasks, MemorySource, ProcessList,
+    TasksSource, TlbSource,
+};
+use super::{CollectError, SourceTimes};
+
+/// Results older than three ticks are dropped.
+const MAX_AGE: Duration = Duration::from_secs(15);
+/// What a page waits for the list of processes, for devices and for memory, which may hang.
+const SOURCE_DEADLINE: Duration = Duration::from_millis(500);
+/// The same for the kernel's maps: with modules that come and go all symbols are read again.
+const EVENTS_DEADLINE: Duration = Duration::from_secs(3);
+/// Loading and attaching at the start, on the slowest of machines.
+const START_DEADLINE: Duration = Duration::from_mins(1);
+
+type Open<T> = Box<dyn FnOnce(Host) -> T + Send>;
+
+/// How sources are opened. Each runs on the thread of its source, since the kernel's objects stay
+/// where they are made.
+pub struct Openers {
+    pub events: Open<Result<Box<dyn KernelEvents>, EventsError>>,
+    pub tasks: Open<Box<dyn ListsTasks>>,
+    pub tlb: Open<Box<dyn CountsTlb>>,
+}
+
+/// The threads that read.
+pub struct Sources {
+    events: EventsSource,
+    tasks: TasksSource,
+    devices: DevicesSource,
+    /// None while its collector is switched off, as of the next.
+    memory: Option<MemorySource>,
+    tlb: Option<TlbSource>,
+    tlb_options: TlbOptions,
+}
+
+/// What one source said last.
+pub type Last<T> = Result<Arc<Published<T>>, CollectError>;
+
+/// What the sources said for one page.
+pub struct Seen {
+    pub events: Last<Events>,
+    pub tasks: Last<ProcessList>,
+    pub devices: Last<Devices>,
+    pub memory: Last<HostMemory>,
+    pub tlb: Last<TlbFigures>,
+    /// Names of the devices, as far as they are known.
+    pub present: Vec<String>,
+}
+
+impl Sources {
+    /// Starts a thread for each that is not `off`.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start(
+        host: &Host,
+        openers: Openers,
+        tlb_options: TlbOptions,
+        off: &[&str],
+    ) -> std::io::Result<Self> {
+        let on = |collector| !off.contains(&collector);
+        Ok(Self {
+            events: sources::events(host.clone(), openers.events)?,
+            tasks: sources::tasks(host.clone(), openers.tasks)?,
+            devices: nics::devices(host.clone(), MAX_AGE)?,
+            memory: on("hugepages").then(|| sources::memory(host.clone())).transpose()?,
+            tlb: on("tlb").then(|| sources::tlb(host.clone(), openers.tlb)).transpose()?,
+            tlb_options,
+        })
+    }
+
+    /// Waits for what has to be loaded and attached. What was read meanwhile may be too old.
+    pub fn wait_for_start(&mut self) {
+        let deadline = Instant::now() + START_DEADLINE;
+        self.tasks.ask(());
+        self.events.ask(EventsAsk::Read(Vec::new()));
+        self.ask_tlb(&[]);
+        self.tasks.wait(deadline);
+        self.events.wait(deadline);
+        wait(self.tlb.as_mut(), deadline);
+    }
+
+    /// Asks all of them; `holders` are the processes that hold MRs, those that hold most first.
+    pub fn read(&mut self, holders: &[ProcessKey]) -> Seen {
+        let deadline = Instant::now() + SOURCE_DEADLINE;
+        self.tasks.ask(());
+        self.devices.ask(());
+        if let Some(memory) = &mut self.memory {
+            memory.ask(());
+        }
+        self.ask_tlb(holders);
+        self.tasks.wait(deadline);
+        self.devices.wait(deadline);
+        // After the list of processes: rows of those that are not on it are final.
+        self.events.ask(EventsAsk::Read(self.names()));
+        self.events.wait(Instant::now() + EVENTS_DEADLINE);
+        wait(self.memory.as_mut(), deadline);
+        wait(self.tlb.as_mut(), deadline);
+        Seen {
+            events: self.events.latest(MAX_AGE),
+            tasks: self.tasks.latest(MAX_AGE),
+            devices: self.devices.latest(MAX_AGE),
+            memory: latest(self.memory.as_ref()),
+            tlb: latest(self.tlb.as_ref()),
+            present: self.names(),
+        }
+    }
+
+    /// Frees rows of processes that are gone.
+    pub fn forget(&self, gone: Vec<ProcessKey>) {
+        self.events.tell(EventsAsk::Forget(gone));
+    }
+
+    /// Takes probes out of the kernel: before the process ends.
+    pub fn end(self) {
+        if self.events.join().is_err() {
+            tracing::error!("the thread that reads the kernel had panicked");
+        }
+    }
+
+    fn ask_tlb(&mut self, holders: &[ProcessKey]) {
+        let most = if self.tlb_options.per_process { self.tlb_options.max_processes } else { 0 };
+        if let Some(tlb) = &mut self.tlb {
+            tlb.ask(holders.iter().take(most).copied().collect());
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let known = self.devices.latest(MAX_AGE);
+        answer(&known).map(|devices| devices.names.clone()).unwrap_or_default()
+    }
+}
+
+impl Seen {
+    /// How every program stands.
+    pub fn hooks(&self) -> impl Iterator<Item = &HookState> {
+        let hooks = answer(&self.events).map(|events| events.hooks.as_slice()).unwrap_or_default();
+        hooks.iter().chain(answer(&self.tasks).ok().map(|list| &list.hook))
+    }
+
+    /// The kernel's maps.
+    ///
+    /// # Errors
+    /// Why they are not known.
+    pub fn snapshot(&self) -> Result<&Snapshot, &CollectError> {
+        answer(&self.events)?.snapshot.as_ref()
+    }
+
+    /// What each reading took.
+    pub fn times(&self) -> SourceTimes {
+        SourceTimes {
+            events: took(&self.events),
+            tasks: took(&self.tasks),
+            devices: took(&self.devices),
+            memory: took(&self.memory),
+            tlb: took(&self.tlb),
+        }
+    }
+}
+
+fn wait<A, T>(source: Option<&mut super::source::Source<A, T>>, deadline: Instant)
+where
+    A: Send + 'static,
+    T: Send + Sync + 'static,
+{
+    if let Some(source) = source {
+        source.wait(deadline);
+    }
+}
+
+fn latest<A, T>(source: Option<&super::source::Source<A, T>>) -> Last<T>
+where
+    A: Send + 'static,
+    T: Send + Sync + 'static,
+{
+    source.map_or_else(
+        || Err(CollectError::NoData("its collector is switched off".to_owned())),
+        |source| source.latest(MAX_AGE),
+    )
+}
+
+fn took<T>(last: &Last<T>) -> Duration {
+    last.as_ref().map(|published| published.took).unwrap_or_default()
+}
+
+pub fn answer<T>(last: &Last<T>) -> Result<&T, &CollectError> {
+    last.as_ref().and_then(|published| published.value.as_ref())
+}
