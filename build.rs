@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use libbpf_cargo::SkeletonBuilder;
 
 /// The stems: `bpf/<stem>.h`, `bpf/<stem>.bpf.c`, `src/ebpf/<stem>.rs`.
-const STEMS: [&str; 4] = ["umem", "verbs", "tasks", "rows"];
+const STEMS: [&str; 5] = ["umem", "verbs", "mlock", "tasks", "rows"];
 
 const CLANG: &str = "clang-14";
 

@@ -3,7 +3,7 @@
 #ifndef MRSCOPE_DEVICE_H
 #define MRSCOPE_DEVICE_H
 
-#include "maps.h"
+#include "live.h"
 
 #define NAME_WORDS (DEVICE_NAME_BYTES / 8)
 

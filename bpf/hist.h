@@ -58,5 +58,14 @@ __noinline __u32 slot_of(__u64 value)
 	return ceiling > SLOT_LAST_LOG2 ? SLOTS - 1 : ceiling - SLOT_FIRST_LOG2;
 }
 
+/* The bound is checked next to its use: a spilled register loses it on older verifiers. */
+static __always_inline void count_slot(__u64 *slots, __u64 value)
+{
+	__u32 slot = slot_of(value);
+
+	if (slot < SLOTS)
+		__sync_fetch_and_add(&slots[slot], 1);
+}
+
 #endif
 #endif

@@ -20,12 +20,15 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
 
 enum {
 	BPF_ANY = 0,
 	BPF_NOEXIST = 1,
+	BPF_F_NO_PREALLOC = 1 << 0,
 	BPF_F_MMAPABLE = 1 << 10,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1 << 0,
 };
 
 /* Register layouts are the ABI of each architecture, so they are not relocated. */
@@ -115,6 +118,7 @@ struct bpf_iter__bpf_map_elem {
 
 #define EPERM 1
 #define EINTR 4
+#define EAGAIN 11
 #define ENOMEM 12
 #define EFAULT 14
 #define EEXIST 17

@@ -13,7 +13,6 @@
 
 #include "kernel.h"
 #include "process.h"
-#include "umem.h"
 #include "verbs.h"
 
 #define MAP(name_, type_, entries_, key_, value_)                                                  \
@@ -35,16 +34,9 @@ struct {
 } lost SEC(".maps");
 /* Each return probe follows 4096 calls at most; more threads than that inside are counted lost. */
 MAP(calls, BPF_MAP_TYPE_HASH, 4096, __u64, struct call);
-MAP(pins, BPF_MAP_TYPE_HASH, 131072, __u64, struct pin);
 MAP(processes, BPF_MAP_TYPE_HASH, 8192, struct process_key, struct process);
-MAP(totals, BPF_MAP_TYPE_HASH, 512, struct totals_key, struct totals);
-MAP(failures, BPF_MAP_TYPE_HASH, 2048, struct failure_key, __u64);
-MAP(devices, BPF_MAP_TYPE_HASH, 256, __u64, struct device);
-MAP(device_samples, BPF_MAP_TYPE_HASH, 8, __u64, struct device_sample);
-/* Zeros to make rows from that are too large for the stack. */
-MAP(totals_at_birth, BPF_MAP_TYPE_ARRAY, 1, __u32, struct totals);
+/* Zeros to make rows from, which are too large for the stack. */
 MAP(process_at_birth, BPF_MAP_TYPE_ARRAY, 1, __u32, struct process);
-MAP(sample_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct device_sample);
 
 static __always_inline void count_lost(__u32 reason)
 {
@@ -69,16 +61,19 @@ static __always_inline int began_before_us(const struct call *call)
 	return !set || !set->counting_since_ns || call->start_ns < set->counting_since_ns;
 }
 
+static __always_inline void current_owner(struct process_key *owner)
+{
+	struct task_struct *leader = BPF_CORE_READ(current_task(), group_leader);
+
+	owner->start_boottime_ns = BPF_CORE_READ(leader, start_boottime);
+	owner->tgid = bpf_get_current_pid_tgid() >> 32;
+}
+
 /* Fills in whose call it is, once. */
 static __always_inline void learn_owner(struct call *call)
 {
-	struct task_struct *leader;
-
-	if (call->owner.tgid)
-		return;
-	leader = BPF_CORE_READ(current_task(), group_leader);
-	call->owner.start_boottime_ns = BPF_CORE_READ(leader, start_boottime);
-	call->owner.tgid = bpf_get_current_pid_tgid() >> 32;
+	if (!call->owner.tgid)
+		current_owner(&call->owner);
 }
 
 /* The caller's row, made at its first event with the name that its leader had then. */
@@ -106,59 +101,6 @@ static __always_inline struct process *enter_process(const struct process_key *k
 		row->named = 1;
 	}
 	return row;
-}
-
-static __always_inline struct totals *enter_totals(__u64 device, __u32 kind)
-{
-	struct totals_key key = {.device = device, .kind = kind};
-	struct totals *row = bpf_map_lookup_elem(&totals, &key);
-
-	if (!row) {
-		__u32 zero = 0;
-		void *born = bpf_map_lookup_elem(&totals_at_birth, &zero);
-		__s32 error;
-
-		if (!born)
-			return 0;
-		error = bpf_map_update_elem(&totals, &key, born, BPF_NOEXIST);
-		if (error && error != -EEXIST) {
-			count_lost(LOST_TOTALS_FULL);
-			return 0;
-		}
-		row = bpf_map_lookup_elem(&totals, &key);
-	}
-	return row;
-}
-
-static __always_inline void raise_largest(struct process *row, __u64 bytes)
-{
-	/*
-	 * Racing writers may lose a maximum, or two first MRs keep the old one: the next
-	 * registration of that size, or from none, puts it right.
-	 */
-	if (row->active == 1 || bytes > row->largest_bytes)
-		row->largest_bytes = bytes;
-}
-
-/* Takes a pin into the live figures (by = 1), or out of them (by = -1). */
-static __always_inline void move_live(const struct pin *pin, struct process *process,
-				      struct totals *totals_row, __s64 by)
-{
-	__s64 pinned = by * (__s64)pin->pinned_bytes;
-	__s64 length = by * (__s64)pin->length_bytes;
-	__u32 use = pin->use;
-
-	if (totals_row && use < USES) {
-		__sync_fetch_and_add(&totals_row->pinned_bytes[use], pinned);
-		if (use == USE_MR) {
-			__sync_fetch_and_add(&totals_row->active, by);
-			__sync_fetch_and_add(&totals_row->active_bytes, length);
-		}
-	}
-	if (process && use == USE_MR) {
-		__sync_fetch_and_add(&process->active, by);
-		__sync_fetch_and_add(&process->active_bytes, length);
-	}
 }
 
 #endif

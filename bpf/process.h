@@ -44,6 +44,8 @@ struct process {
 	__u64 registration_ns;
 	__u64 registration_slots[PROCESS_SLOTS];
 	__u64 failures[CAUSES];
+	__u64 lock_calls; /* of mlock and its kin that succeeded */
+	__u64 lock_ns;
 	__s64 active;
 	__s64 active_bytes;
 	__s64 live_pins;     /* rows of the pins map that name this process */

@@ -5,7 +5,7 @@
  * meanwhile; where the kernel preempts it, as 7.x does, that lasts until the caller runs again, and
  * every event of the CPU is lost. A walk keeps nobody out.
  */
-#include "maps.h"
+#include "live.h"
 #include "rows.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

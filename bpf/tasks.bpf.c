@@ -31,6 +31,16 @@ static __always_inline void copy_memory(struct task *row, const struct mm_struct
 	row->locks_future = !!(mm->def_flags & VM_LOCKED);
 }
 
+/* What capable(CAP_IPC_LOCK) would say to it. */
+static __always_inline __u32 may_exceed_memlock(const struct task_struct *task)
+{
+	const struct cred *cred = task->cred;
+
+	if (cred->user_ns->level)
+		return 0;
+	return (*(const __u32 *)&cred->cap_effective >> CAP_IPC_LOCK) & 1;
+}
+
 SEC("iter/task")
 int tasks(struct bpf_iter__task *ctx)
 {
@@ -56,6 +66,7 @@ int tasks(struct bpf_iter__task *ctx)
 	row.key.tgid = task->tgid;
 	copy_comm(&row, leader);
 	row.memlock_bytes = task->signal->rlim[RLIMIT_MEMLOCK].rlim_cur;
+	row.may_exceed = may_exceed_memlock(task);
 	if (mm)
 		copy_memory(&row, mm);
 	/* The kernel comes again with a task whose row did not fit. */

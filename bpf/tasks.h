@@ -21,6 +21,8 @@ struct task {
 	__u64 memlock_bytes; /* soft RLIMIT_MEMLOCK; all ones is no limit */
 	__u32 locks_future;  /* mlockall(MCL_FUTURE) is in force */
 	__u32 has_hugetlb;   /* the kernel has hugetlbfs */
+	__u32 may_exceed;    /* CAP_IPC_LOCK in the initial user namespace: no limit holds */
+	__u32 unused;
 };
 
 #endif

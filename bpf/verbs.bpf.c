@@ -117,15 +117,6 @@ static __always_inline void count_failure(const struct call *call, struct proces
 		__sync_fetch_and_add(count, 1);
 }
 
-/* The bound is checked next to its use: a spilled register loses it on older verifiers. */
-static __always_inline void count_slot(__u64 *slots, __u64 value)
-{
-	__u32 slot = slot_of(value);
-
-	if (slot < SLOTS)
-		__sync_fetch_and_add(&slots[slot], 1);
-}
-
 static __always_inline void count_registration(const struct call *call, struct process *process,
 					       struct totals *row, __u64 ns)
 {

@@ -15,6 +15,7 @@ enum verb {
 	VERB_DM_MR_REG,
 	VERB_DEVX_UMEM_REG,
 	VERB_DEREG_MR,
+	VERB_MLOCK, /* or one of its kin */
 };
 
 enum {
@@ -75,6 +76,7 @@ enum lost_reason {
 	LOST_TOTALS_FULL,
 	LOST_DEVICES_FULL,
 	LOST_FAILURES_FULL,
+	LOST_THREADS_REFUSED, /* storage that a thread could not be given or asked for */
 	LOST_REASONS,
 };
 

@@ -106,6 +106,22 @@ fn attach(
             let programs = programs.collect::<Result<_, _>>()?;
             Ok((Attach::Fentry, Seated { hook, seat: Seat::Trampoline, programs }))
         }
+        Rung::Tracepoint => {
+            let syscall = hook.syscall.unwrap_or_default();
+            // The return first, as below.
+            let programs = hook.shape.sides().iter().rev().map(|side| {
+                let event = match side {
+                    Side::Enter => format!("sys_enter_{syscall}"),
+                    Side::Exit => format!("sys_exit_{syscall}"),
+                };
+                attach_program(object, hook.tracepoint_program(*side), |p| {
+                    p.attach_tracepoint(TracepointCategory::Syscalls, &event)
+                })
+                .map_err(in_tracefs)
+            });
+            let programs = programs.collect::<Result<_, _>>()?;
+            Ok((Attach::Tracepoint, Seated { hook, seat: Seat::Tracepoint, programs }))
+        }
         Rung::PerfKprobe => {
             // The load from before: if the module was loaded anew since, that is seen later.
             let seat = Seat::Perf(facts.symbols.home(hook.symbol).and_then(|at| facts.load(at)));
@@ -189,6 +205,16 @@ fn attach_program(
     match attach(&found) {
         Ok(link) => Ok(Attached { program, link }),
         Err(error) => Err(trouble(os_error(&error), one_line(&error))),
+    }
+}
+
+/// A tracepoint is found by its number, which stands in tracefs.
+fn in_tracefs(trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::Refused(why) => {
+            Trouble::Refused(format!("{why}; is tracefs mounted on /sys/kernel/tracing?"))
+        }
+        other => other,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::model::{
-    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MrKind, Process, ProcessCounters,
-    ProcessGauges, ProcessKey, text,
+    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MlockCall, MlockTotals, MrKind, Process,
+    ProcessCounters, ProcessGauges, ProcessKey, text,
 };
 
 use super::records;
@@ -106,6 +106,8 @@ pub fn process(key: &records::process_key, row: &records::process) -> Option<Pro
             registration_ns: row.registration_ns,
             slots: row.registration_slots,
             failures: row.failures,
+            lock_calls: row.lock_calls,
+            lock_ns: row.lock_ns,
         },
         gauges: ProcessGauges {
             active: row.active,
@@ -116,7 +118,7 @@ pub fn process(key: &records::process_key, row: &records::process) -> Option<Pro
     })
 }
 
-/// The registration that a thread is in; None for a pin without one, or a deregistration.
+/// The registration that a thread is in; None for a pin without one, a deregistration or a lock.
 #[must_use]
 pub fn in_flight(
     pid_tgid: u64,
@@ -126,7 +128,10 @@ pub fn in_flight(
 ) -> Option<InFlight> {
     if matches!(
         call.verb,
-        records::VERB_NONE | records::VERB_DEREG_MR | records::VERB_DEVX_UMEM_REG
+        records::VERB_NONE
+            | records::VERB_DEREG_MR
+            | records::VERB_DEVX_UMEM_REG
+            | records::VERB_MLOCK
     ) {
         return None;
     }
@@ -136,6 +141,22 @@ pub fn in_flight(
         tid: pid_tgid as u32,
         age_ns: now_ns.saturating_sub(call.start_ns),
     })
+}
+
+/// Rows by [`MlockCall::ALL`].
+#[must_use]
+pub fn mlock_totals(rows: &[records::mlock_totals]) -> Vec<MlockTotals> {
+    MlockCall::ALL
+        .into_iter()
+        .zip(rows)
+        .map(|(call, row)| MlockTotals {
+            call,
+            ns: row.ns,
+            bytes: row.bytes,
+            slots: row.slots.to_vec(),
+            failures: row.failures,
+        })
+        .collect()
 }
 
 /// The map and the word for each row of the `lost` map, in its order.
@@ -150,6 +171,7 @@ const LOST: [(&str, &str); records::LOST_REASONS as usize] = [
     ("totals", "full"),
     ("devices", "full"),
     ("failures", "full"),
+    ("mlock_threads", "refused"),
 ];
 
 /// Every row, zero too: that nothing was lost is something to show.
@@ -168,7 +190,7 @@ pub fn lost(counts: &[u64]) -> Vec<LostUpdates> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::PinUse;
+    use crate::model::{MLOCK_ERRORS, PinUse};
 
     fn device(name: &str, pointer: u64) -> records::device {
         let mut row = records::device { pointer, ..Default::default() };
@@ -220,5 +242,12 @@ mod tests {
         assert_eq!(Cause::ALL[records::CAUSE_BAD_ADDRESS as usize], Cause::BadAddress);
         assert_eq!(LOST[records::LOST_PINS_REPLACED as usize], ("pins", "replaced"));
         assert_eq!(LOST[records::LOST_FAILURES_FULL as usize], ("failures", "full"));
+        assert_eq!(LOST[records::LOST_THREADS_REFUSED as usize], ("mlock_threads", "refused"));
+        assert_eq!(MlockCall::ALL.len(), records::MLOCK_SYSCALLS as usize);
+        let place = |call| MlockCall::ALL.iter().position(|known| *known == call);
+        assert_eq!(place(MlockCall::Mlockall), Some(records::SYSCALL_MLOCKALL as usize));
+        assert_eq!(place(MlockCall::Munlockall), Some(records::SYSCALL_MUNLOCKALL as usize));
+        assert_eq!(MLOCK_ERRORS[records::ERROR_ENOMEM as usize], "ENOMEM");
+        assert_eq!(MLOCK_ERRORS[records::ERROR_EINVAL as usize], "EINVAL");
     }
 }

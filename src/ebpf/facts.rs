@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use crate::host::{Home, Host, Modules, Symbols, load_of, preempts, tracefs};
 
 use super::btf::field_offsets;
-use super::hook;
+use super::{hook, mlock};
 
 /// The facts that a plan stands on.
 #[derive(Debug, Clone, Default)]
+// Each holds or not without regard to the others.
+#[allow(clippy::struct_excessive_bools)]
 pub struct KernelFacts {
     /// Where the functions of the hooks are.
     pub symbols: Symbols,
@@ -26,6 +28,8 @@ pub struct KernelFacts {
     /// A trampoline's program that is preempted keeps all others of its CPU out until it runs
     /// again: with 8 threads on 2 CPUs a tenth of all calls was lost so.
     pub preempts: bool,
+    /// Tracing programs may keep something with a thread.
+    pub thread_storage: bool,
     /// Modules with BTF.
     pub module_btf: BTreeSet<String>,
     pub offsets: FieldOffsets,
@@ -70,6 +74,7 @@ impl KernelFacts {
             tracefs: tracefs.ok(),
             vmlinux_btf: btf.join("vmlinux").exists(),
             preempts: preempts(host),
+            thread_storage: mlock::has_thread_storage(),
             module_btf: loads.keys().filter(|module| btf.join(module).exists()).cloned().collect(),
             modules,
             offsets: known

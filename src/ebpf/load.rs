@@ -4,7 +4,9 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
 use crate::model::EbpfOptions;
 
+use super::facts::KernelFacts;
 use super::maps::SharedMaps;
+use super::mlock;
 use super::plan::{PlannedHook, PlannedStem, Rung};
 
 /// The bytes of an object, aligned as an ELF reader wants them.
@@ -25,6 +27,7 @@ pub(super) use object;
 /// What libbpf says: one program that fails fails the object.
 pub fn load(
     planned: &PlannedStem,
+    facts: &KernelFacts,
     shared: &SharedMaps,
     options: &EbpfOptions,
 ) -> Result<Object, libbpf_rs::Error> {
@@ -36,6 +39,10 @@ pub fn load(
             map.reuse_fd(fd)?;
         } else if let Some(rows) = chosen_rows(&name, options) {
             map.set_max_entries(rows)?;
+        } else if name == mlock::THREADS {
+            map.set_autocreate(facts.thread_storage)?;
+        } else if let (true, Some(mlock)) = (name.ends_with(".rodata"), options.watched.mlock) {
+            mlock::choose(&mut map, facts.thread_storage, mlock);
         }
     }
     choose_programs(&mut open, &planned.hooks)?;
@@ -72,6 +79,7 @@ pub fn programs(planned: &PlannedHook) -> Vec<String> {
         Rung::Tracefs { .. } | Rung::PerfKprobe => {
             sides.map(|side| planned.hook.kprobe_program(*side)).collect()
         }
+        Rung::Tracepoint => sides.map(|side| planned.hook.tracepoint_program(*side)).collect(),
     }
 }
 
@@ -89,7 +97,7 @@ mod tests {
 
     #[test]
     fn both_languages_agree_on_the_size_of_every_row() {
-        let sizes: [(&str, usize, usize); 12] = [
+        let sizes: [(&str, usize, usize); 15] = [
             ("settings", 4, size_of::<records::settings>()),
             ("lost", 4, 8),
             ("calls", 8, size_of::<records::call>()),
@@ -102,6 +110,9 @@ mod tests {
             ("totals_at_birth", 4, size_of::<records::totals>()),
             ("process_at_birth", 4, size_of::<records::process>()),
             ("sample_scratch", 4, size_of::<device_sample>()),
+            ("mlocks", 4, size_of::<records::mlock_totals>()),
+            ("mlock_threads", 4, size_of::<records::mlock_thread>()),
+            (".rodata", 4, size_of::<records::mlock_choice>()),
         ];
         for stem in STEMS {
             let object = open(stem.object);
@@ -109,7 +120,9 @@ mod tests {
                 let name = map.name().to_string_lossy();
                 let (_, key, value) = sizes
                     .iter()
-                    .find(|(known, ..)| *known == name)
+                    .find(|(known, ..)| {
+                        *known == name || name.ends_with(".rodata") && *known == ".rodata"
+                    })
                     .unwrap_or_else(|| panic!("{}: the map {name} is not known here", stem.name));
                 assert_eq!(map.key_size() as usize, *key, "{name}");
                 assert_eq!(map.value_size() as usize, *value, "{name}");
@@ -128,7 +141,12 @@ mod tests {
                 .hooks
                 .iter()
                 .flat_map(|hook| hook.shape.sides().iter().map(move |side| (hook, *side)))
-                .flat_map(|(hook, side)| [hook.kprobe_program(side), hook.fentry_program(side)])
+                .flat_map(|(hook, side)| {
+                    let tracepoint = hook.syscall.map(|_| hook.tracepoint_program(side));
+                    [hook.kprobe_program(side), hook.fentry_program(side)]
+                        .into_iter()
+                        .chain(tracepoint)
+                })
                 .collect();
             assert_eq!(written, wanted, "{}", stem.name);
         }

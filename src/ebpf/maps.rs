@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
-use libbpf_rs::{MapCore, Object};
+use libbpf_rs::{Map, MapCore, Object};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::events::EventsError;
@@ -25,7 +25,8 @@ impl SharedMaps {
     /// # Errors
     /// No file descriptor is left.
     pub fn add(&mut self, object: &Object) -> io::Result<()> {
-        for map in object.maps() {
+        // One that was not to be made has a file all the same, of something else.
+        for map in object.maps().filter(Map::autocreate) {
             let name = map.name().to_string_lossy().into_owned();
             if self.get(&name).is_none() {
                 self.0.push((name, map.as_fd().try_clone_to_owned()?));

@@ -11,6 +11,7 @@ mod hook;
 mod kprobe;
 mod load;
 mod maps;
+mod mlock;
 mod plan;
 mod records;
 mod rows;

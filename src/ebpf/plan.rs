@@ -21,6 +21,8 @@ pub enum Rung {
     },
     /// A kprobe of the perf PMU: can't raise maxactive, and tells its misses from 6.7 on only.
     PerfKprobe,
+    /// Tracepoints of the system call that the function is.
+    Tracepoint,
 }
 
 /// Where a hook that is attached sits.
@@ -32,6 +34,7 @@ pub enum Seat {
     Events(Vec<String>),
     /// Die with the load of the module that they were made for; None in the kernel itself.
     Perf(Option<u64>),
+    Tracepoint,
 }
 
 /// Seats by the name of the hook.
@@ -63,7 +66,7 @@ impl AttachPlan {
     #[must_use]
     pub fn choose(facts: &KernelFacts, options: &EbpfOptions, seats: &Seats) -> Self {
         let mut plan = Self::default();
-        for stem in STEMS {
+        for stem in STEMS.into_iter().filter(|stem| stem.is_watched(options.watched)) {
             let mut hooks = Vec::new();
             for hook in stem.hooks {
                 match next_step(hook, seats.get(hook.name), facts, options) {
@@ -87,9 +90,10 @@ fn next_step(
     options: &EbpfOptions,
 ) -> Result<Rung, HookState> {
     let stays = |attach| HookState { hook: hook.name, symbol: hook.symbol, attach, trouble: None };
-    let home = facts.symbols.home(hook.symbol);
+    let home = home(hook, facts);
     match (seat, home) {
         (Some(Seat::Trampoline), _) => Err(stays(Attach::Fentry)),
+        (Some(Seat::Tracepoint), _) => Err(stays(Attach::Tracepoint)),
         (Some(Seat::Events(targets)), Some(home)) => {
             let target = target(hook, home);
             if targets.contains(&target) {
@@ -114,7 +118,7 @@ fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Resul
         None if pending => Err(Trouble::NotLoaded(facts.no_tracefs)),
         None => Ok(Rung::PerfKprobe),
     };
-    match facts.symbols.home(hook.symbol) {
+    match home(hook, facts) {
         Some(home @ Home::Vmlinux) if facts.trampolines(home) => Ok(Rung::Fentry),
         Some(home @ Home::Module(_))
             if options.attach == AttachMode::Fentry && facts.trampolines(home) =>
@@ -135,6 +139,23 @@ fn choose_rung(hook: &Hook, facts: &KernelFacts, options: &EbpfOptions) -> Resul
     }
 }
 
+/// Where the function is. One that no module holds on any kernel is in the kernel itself, where
+/// nobody may look for it.
+fn home<'f>(hook: &Hook, facts: &'f KernelFacts) -> Option<&'f Home> {
+    let own = || (!facts.symbols_known && hook.modules.is_empty()).then_some(&Home::Vmlinux);
+    facts.symbols.home(hook.symbol).or_else(own)
+}
+
+/// The same hooks by the tracepoints of their system calls, of those that are such and may be.
+#[must_use]
+pub fn by_tracepoints(hooks: &[&'static Hook], options: &EbpfOptions) -> Vec<PlannedHook> {
+    if !options.watched.mlock.is_some_and(|mlock| mlock.tracepoints) {
+        return Vec::new();
+    }
+    let syscalls = hooks.iter().filter(|hook| hook.syscall.is_some());
+    syscalls.map(|hook| PlannedHook { hook, rung: Rung::Tracepoint }).collect()
+}
+
 /// A function as tracefs names it.
 fn target(hook: &Hook, home: &Home) -> String {
     match home {
@@ -152,6 +173,7 @@ fn may_come(hook: &Hook, facts: &KernelFacts) -> bool {
 mod tests {
     use super::*;
     use crate::host::{Modules, Symbols};
+    use crate::model::{MlockOptions, Watched};
 
     /// What comes next for the pin hook that sits there: its state, or the rung it is to stand on.
     fn next(seat: Seat, facts: &KernelFacts) -> Result<Rung, (Attach, Option<Trouble>)> {
@@ -306,5 +328,51 @@ mod tests {
             rung(&facts, &EbpfOptions::default()),
             Rung::Tracefs { pending: true, .. }
         ));
+    }
+
+    const LOCK: &str = "mlock_mlock";
+
+    fn rung_of(name: &str, facts: &KernelFacts) -> Option<Rung> {
+        let plan = AttachPlan::choose(facts, &EbpfOptions::default(), &Seats::new());
+        let mut hooks = plan.stems.into_iter().flat_map(|stem| stem.hooks);
+        hooks.find(|planned| planned.hook.name == name).map(|planned| planned.rung)
+    }
+
+    #[test]
+    fn a_system_call_is_the_kernel_s_own_function_even_where_no_symbol_is_known() {
+        let blind = KernelFacts { symbols: Symbols::default(), symbols_known: false, ..capable() };
+        assert_eq!(rung_of(LOCK, &blind), Some(Rung::Fentry));
+        let preempts = KernelFacts { preempts: true, ..blind };
+        let hook = STEMS.iter().flat_map(|stem| stem.hooks).find(|hook| hook.name == LOCK);
+        let targets = vec![hook.unwrap().symbol.to_owned()];
+        assert_eq!(rung_of(LOCK, &preempts), Some(Rung::Tracefs { targets, pending: false }));
+        // Its symbols are known and it is none of them.
+        assert_eq!(rung_of(LOCK, &capable()), None);
+    }
+
+    #[test]
+    fn only_what_is_switched_on_is_planned() {
+        let planned = |watched| {
+            let blind = KernelFacts { symbols_known: false, ..capable() };
+            let options = EbpfOptions { watched, ..EbpfOptions::default() };
+            let plan = AttachPlan::choose(&blind, &options, &Seats::new());
+            plan.stems.iter().map(|planned| planned.stem.name).collect::<Vec<_>>()
+        };
+        let mlock = Some(MlockOptions::default());
+        assert_eq!(planned(Watched { mr: true, mlock }), ["verbs", "umem", "mlock"]);
+        assert_eq!(planned(Watched { mr: true, mlock: None }), ["verbs", "umem"]);
+        assert_eq!(planned(Watched { mr: false, mlock }), ["mlock"]);
+    }
+
+    #[test]
+    fn tracepoints_are_for_system_calls_and_only_when_they_are_asked_for() {
+        let hooks: Vec<_> = STEMS.iter().flat_map(|stem| stem.hooks).collect();
+        let planned = |tracepoints| {
+            let mlock = Some(MlockOptions { tracepoints, ..MlockOptions::default() });
+            let watched = Watched { mr: true, mlock };
+            by_tracepoints(&hooks, &EbpfOptions { watched, ..EbpfOptions::default() }).len()
+        };
+        assert_eq!((planned(false), planned(true)), (0, 5));
+        assert_eq!(next(Seat::Tracepoint, &capable()), Err((Attach::Tracepoint, None)));
     }
 }

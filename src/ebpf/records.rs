@@ -29,7 +29,6 @@ unsafe impl Record for device {}
 // SAFETY: as above.
 unsafe impl Record for call {}
 // SAFETY: as above.
-// SAFETY: as above.
 unsafe impl Record for failure_key {}
 // SAFETY: as above.
 unsafe impl Record for settings {}
@@ -37,6 +36,10 @@ unsafe impl Record for settings {}
 unsafe impl Record for device_sample {}
 // SAFETY: as above.
 unsafe impl Record for task {}
+// SAFETY: as above.
+unsafe impl Record for mlock_totals {}
+// SAFETY: as above.
+unsafe impl Record for mlock_choice {}
 // SAFETY: any bytes are an integer.
 unsafe impl Record for u32 {}
 // SAFETY: any bytes are an integer.

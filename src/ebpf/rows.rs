@@ -38,9 +38,12 @@ impl RowWalks {
             .map_err(|error| load_error(&error))?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            if let Some(fd) = maps.get(&name) {
-                map.reuse_fd(fd).map_err(|error| load_error(&error))?;
-            }
+            let prepared = match maps.get(&name) {
+                Some(fd) => map.reuse_fd(fd),
+                // Of an object that is not loaded.
+                None => map.set_autocreate(name == FORGOTTEN),
+            };
+            prepared.map_err(|error| load_error(&error))?;
         }
         let object = open.load().map_err(|error| load_error(&error))?;
         maps.add(&object).map_err(|source| EventsError::Map { map: FORGOTTEN, source })?;

@@ -115,6 +115,7 @@ fn own_part(memory: &Memory) -> Memory {
         hugetlb_bytes: memory.hugetlb_bytes.map(|_| 0),
         memlock_limit_bytes: memory.memlock_limit_bytes,
         locks_future: memory.locks_future,
+        exempt: memory.exempt,
         ..Memory::default()
     }
 }
@@ -128,6 +129,7 @@ fn process(row: &records::task, page_bytes: u64) -> Task {
         page_table_bytes: row.page_table_bytes.max(0) as u64,
         memlock_limit_bytes: (row.memlock_bytes != RLIM_INFINITY).then_some(row.memlock_bytes),
         locks_future: Some(row.locks_future != 0),
+        exempt: Some(row.may_exceed != 0),
     });
     let mut comm = row.comm.map(|c| c as u8);
     let end = comm.iter().position(|byte| *byte == 0).unwrap_or(comm.len());
@@ -185,6 +187,7 @@ mod tests {
             page_table_bytes: 4096,
             memlock_limit_bytes: None,
             locks_future: Some(true),
+            exempt: Some(false),
         };
         assert_eq!(task.memory, Some(expected));
         assert_eq!(task.key, ProcessKey { tgid: 7, start_ns: 5 });

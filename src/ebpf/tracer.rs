@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::host::{self, Host, Modules, Processes, Rights};
 use crate::model::{
-    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, ProcessKey, Snapshot, text,
+    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, Mlocks, ProcessKey, Snapshot, text,
 };
 
 use super::attach::{one_line, os_error};
@@ -40,6 +40,7 @@ pub struct Tracer {
     offsets: FieldOffsets,
     settings: records::settings,
     permanent_drop: bool,
+    mlock_per_process: bool,
     /// What the thread has left.
     rights: Rights,
     /// Of that, what a reading takes: nothing from 5.19 on, unless /proc hides processes.
@@ -52,6 +53,8 @@ pub struct Tracer {
 struct Readers {
     walks: RowWalks,
     lost: Mapped<u64>,
+    /// None while locks are not watched.
+    mlocks: Option<Mapped<records::mlock_totals>>,
     /// Most rows and kernel memory of each map, which stay as they were made.
     sizes: BTreeMap<&'static str, (u64, u64)>,
 }
@@ -90,6 +93,7 @@ impl Tracer {
             loads: facts.loads.clone(),
             offsets: facts.offsets,
             permanent_drop: options.permanent_drop,
+            mlock_per_process: options.watched.mlock.is_some_and(|mlock| mlock.per_process),
             rights,
             reading: Rights::NONE,
             host,
@@ -106,9 +110,14 @@ impl Tracer {
             let why = EventsError::Denied("no right to load programs".to_owned());
             return Err(why.explained(&self.host));
         }
+        let before = self.watch.count_objects();
         let settled = self.watch.settle(facts, &mut self.maps, self.settings)?;
         if self.watch.is_empty() {
             return Ok(());
+        }
+        if self.watch.count_objects() != before {
+            // There may be more maps to read.
+            self.readers = None;
         }
         self.start_readers()?;
         if settled == Settled::Anew {
@@ -117,14 +126,19 @@ impl Tracer {
         self.write_settings()
     }
 
-    /// Needs the rights in effect, the first time.
+    /// Needs the rights in effect, unless they were started.
     fn start_readers(&mut self) -> Result<(), EventsError> {
         if self.readers.is_none() {
             let walks = RowWalks::start(&mut self.maps).map_err(|why| why.explained(&self.host))?;
             let lost = self.maps.mapped("lost", records::LOST_REASONS as usize)?;
-            let sizes = TOLD.into_iter().map(|map| Ok((map, self.size(map)?)));
+            let mlocks = self.maps.get("mlocks").is_some();
+            let mlocks = mlocks
+                .then(|| self.maps.mapped("mlocks", records::MLOCK_SYSCALLS as usize))
+                .transpose()?;
+            let told = TOLD.into_iter().filter(|map| self.maps.get(map).is_some());
+            let sizes = told.map(|map| Ok((map, self.size(map)?)));
             let sizes = sizes.collect::<Result<_, EventsError>>()?;
-            self.readers = Some(Readers { walks, lost, sizes });
+            self.readers = Some(Readers { walks, lost, mlocks, sizes });
         }
         Ok(())
     }
@@ -150,7 +164,7 @@ impl Tracer {
 
     /// Tries to read while no capability is in effect.
     fn find_reading_rights(&mut self) -> Rights {
-        let tried = self.rows::<records::totals_key, records::totals>("totals");
+        let tried = self.rows::<u64, records::call>("calls");
         let denied = matches!(&tried, Err(EventsError::Map { source, .. })
             if source.kind() == io::ErrorKind::PermissionDenied);
         let maps = if denied { self.rights.for_reading() } else { Rights::NONE };
@@ -158,13 +172,14 @@ impl Tracer {
         self.reading
     }
 
-    /// All rows of a map that is read whole.
+    /// All rows of a map that is read whole; none of one that nothing that is loaded has.
     fn rows<K: Record, V: Record>(
         &mut self,
         map: &'static str,
     ) -> Result<Vec<(K, V)>, EventsError> {
         let none = || EventsError::Map { map, source: io::ErrorKind::NotFound.into() };
-        self.readers.as_mut().ok_or_else(none)?.walks.read(map)
+        let readers = self.readers.as_mut().ok_or_else(none)?;
+        if readers.sizes.contains_key(map) { readers.walks.read(map) } else { Ok(Vec::new()) }
     }
 
     fn write_settings(&self) -> Result<(), EventsError> {
@@ -286,11 +301,14 @@ impl Tracer {
         Ok((u64::from(info.info.max_entries), map_memory(fd)))
     }
 
-    fn map_use(&self, map: &'static str, entries: u64) -> MapUse {
-        let sizes = self.readers.as_ref().map(|readers| &readers.sizes);
-        let (max_entries, memory_bytes) =
-            sizes.and_then(|sizes| sizes.get(map).copied()).unwrap_or_default();
-        MapUse { map, entries, max_entries, memory_bytes }
+    fn map_use(&self, map: &'static str, entries: u64) -> Option<MapUse> {
+        let (max_entries, memory_bytes) = *self.readers.as_ref()?.sizes.get(map)?;
+        Some(MapUse { map, entries, max_entries, memory_bytes })
+    }
+
+    fn mlocks(&self) -> Option<Mlocks> {
+        let rows = self.readers.as_ref()?.mlocks.as_ref()?.read();
+        Some(Mlocks { totals: decode::mlock_totals(&rows), per_process: self.mlock_per_process })
     }
 
     /// One reading of all maps. `present` are the names of the devices that there are.
@@ -319,7 +337,7 @@ impl Tracer {
             sampled.len() as u64,
         ];
         let used = TOLD.into_iter().zip(entries);
-        let maps = used.map(|(map, entries)| self.map_use(map, entries)).collect();
+        let maps = used.filter_map(|(map, entries)| self.map_use(map, entries)).collect();
         Ok(Snapshot {
             devices: decode::device_totals(&totals, &names),
             failures: decode::failures(&failures, &names),
@@ -331,6 +349,7 @@ impl Tracer {
                 .iter()
                 .filter_map(|(thread, call)| decode::in_flight(*thread, call, now_ns, &names))
                 .collect(),
+            mlocks: self.mlocks(),
             lost: self.lost(),
             maps,
         })

@@ -29,9 +29,9 @@ pub static STEM: Stem = Stem {
 };
 
 const fn pin(name: &'static str, symbol: &'static str) -> Hook {
-    Hook { name, symbol, modules: UMEM, shape: Shape::Around }
+    Hook { name, symbol, modules: UMEM, shape: Shape::Around, syscall: None }
 }
 
 const fn unpin(name: &'static str, symbol: &'static str) -> Hook {
-    Hook { name, symbol, modules: UMEM, shape: Shape::Entry }
+    Hook { name, symbol, modules: UMEM, shape: Shape::Entry, syscall: None }
 }

@@ -14,18 +14,21 @@ pub static STEM: Stem = Stem {
             symbol: "ib_uverbs_ioctl",
             modules: UVERBS,
             shape: Shape::Entry,
+            syscall: None,
         },
         Hook {
             name: "verbs_write",
             symbol: "ib_uverbs_write",
             modules: UVERBS,
             shape: Shape::Entry,
+            syscall: None,
         },
         Hook {
             name: "verbs_close",
             symbol: "ib_uverbs_close",
             modules: UVERBS,
             shape: Shape::Entry,
+            syscall: None,
         },
         call("verbs_reg_mr", "ib_uverbs_reg_mr", UVERBS),
         call("verbs_rereg_mr", "ib_uverbs_rereg_mr", UVERBS),
@@ -39,5 +42,5 @@ pub static STEM: Stem = Stem {
 };
 
 const fn call(name: &'static str, symbol: &'static str, modules: &'static [&'static str]) -> Hook {
-    Hook { name, symbol, modules, shape: Shape::Around }
+    Hook { name, symbol, modules, shape: Shape::Around, syscall: None }
 }

@@ -12,11 +12,11 @@ use super::attach::{Attached, Seated, attach_all, log, not_attached};
 use super::cost::{Rising, kprobe_misses};
 use super::events::EventsError;
 use super::facts::KernelFacts;
-use super::hook::STEMS;
+use super::hook::{Hook, STEMS};
 use super::kprobe::KprobeEvents;
 use super::load::{load, programs};
 use super::maps::SharedMaps;
-use super::plan::{AttachPlan, PlannedHook, PlannedStem, Rung, Seat, Seats};
+use super::plan::{AttachPlan, PlannedHook, PlannedStem, Rung, Seat, Seats, by_tracepoints};
 use super::records;
 use super::tracer::{load_error, unique_token};
 
@@ -98,6 +98,7 @@ impl Watch {
                 failure = Some(error);
             }
         }
+        self.use_tracepoints(facts, maps);
         match failure {
             Some(error) if self.objects.is_empty() => Err(error),
             _ if self.seated.len() == before => Ok(Settled::AsBefore),
@@ -133,6 +134,12 @@ impl Watch {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
+    }
+
+    /// Objects that were loaded: what they brought stays.
+    #[must_use]
+    pub fn count_objects(&self) -> usize {
+        self.objects.len()
     }
 
     #[must_use]
@@ -212,6 +219,36 @@ impl Watch {
         }
     }
 
+    /// Watches system calls that can't be watched otherwise by their tracepoints, where that is
+    /// allowed.
+    fn use_tracepoints(&mut self, facts: &KernelFacts, maps: &mut SharedMaps) {
+        let watched = self.options.watched;
+        for stem in STEMS.into_iter().filter(|stem| stem.is_watched(watched)) {
+            let seated = |hook: &Hook| self.seated.iter().any(|seated| seated.hook == hook);
+            let unseated: Vec<_> = stem.hooks.iter().filter(|hook| !seated(hook)).collect();
+            let hooks = by_tracepoints(&unseated, &self.options);
+            if !hooks.is_empty() {
+                // What stops it is a state of its hooks.
+                let _ = self.attach(PlannedStem { stem, hooks }, facts, maps);
+            } else if watched.mlock.is_some_and(|mlock| !mlock.tracepoints) {
+                self.name_tracepoints(&unseated);
+            }
+        }
+    }
+
+    /// Says what would still watch these where they are system calls.
+    fn name_tracepoints(&mut self, unseated: &[&Hook]) {
+        let of_syscall = |name| unseated.iter().any(|h| h.name == name && h.syscall.is_some());
+        for state in self.hooks.iter_mut().filter(|state| of_syscall(state.hook)) {
+            if let Some(Trouble::Refused(why)) = &mut state.trouble {
+                why.push_str(
+                    "; mlock.tracepoints: true uses tracepoints, which slow down every system \
+                     call of the host",
+                );
+            }
+        }
+    }
+
     /// Attaches hooks of a stem: by programs that are loaded already where they are.
     fn attach(
         &mut self,
@@ -282,7 +319,7 @@ impl Watch {
         maps: &mut SharedMaps,
         options: &EbpfOptions,
     ) -> Result<bool, EventsError> {
-        let object = load(planned, maps, options).map_err(|error| load_error(&error))?;
+        let object = load(planned, facts, maps, options).map_err(|error| load_error(&error))?;
         maps.add(&object).map_err(|source| EventsError::Map { map: "all", source })?;
         maps.write("settings", &0u32, &self.settings)?;
         let probes_before = self.probes.as_ref().map_or(0, KprobeEvents::count);
@@ -297,7 +334,7 @@ impl Watch {
             }
             return Ok(false);
         }
-        if planned.hooks.iter().any(|p| p.rung == Rung::PerfKprobe) {
+        if outcome.seated.iter().any(|seated| matches!(seated.seat, Seat::Perf(_))) {
             tracing::warn!(
                 "{}: tracefs can't be written, kprobes of the perf PMU are used until a restart: \
                  return probes follow few calls at once, and kernels before 6.7 don't tell what \

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use procfs::FromRead;
 use procfs::process::Stat;
-use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
+use rustix::thread::CapabilitySet;
 
 use super::process::{NS_PER_TICK, Processes, dead, vanished};
 use super::{Host, HostError};
@@ -74,9 +75,20 @@ impl Folder {
             memory = self.memory_of_threads(buffer)?;
         }
         if let Some(memory) = &mut memory {
+            if memory.exempt == Some(true) {
+                memory.exempt = self.in_first_user_namespace();
+            }
             memory.memlock_limit_bytes = memlock_limit(self.file("limits", buffer)?)?;
         }
         Ok(Some(Task { key, comm, memory }))
+    }
+
+    /// None where that is not for the reader to know.
+    fn in_first_user_namespace(&self) -> Option<bool> {
+        /// PROC_USER_INIT_INO
+        const FIRST: &[u8] = b"user:[4026531837]";
+        let namespace = readlinkat(self.0.as_fd(), "ns/user", Vec::new()).ok()?;
+        Some(namespace.as_bytes() == FIRST)
     }
 
     /// A leader that ended before its threads has none; each of them shows what they share.
@@ -139,9 +151,11 @@ fn comm(stat: &[u8]) -> Option<[u8; 16]> {
 fn memory(status: &[u8]) -> Option<Memory> {
     let mut memory = Memory::default();
     let mut pinned = None;
-    for line in status.split(|byte| *byte == b'\n').filter(|line| line.ends_with(b" kB")) {
+    for line in status.split(|byte| *byte == b'\n') {
         let bytes = |rest| number(rest).map(|kib| kib.saturating_mul(1024));
-        if let Some(rest) = line.strip_prefix(b"VmPin:") {
+        if let Some(rest) = line.strip_prefix(b"CapEff:") {
+            memory.exempt = has_ipc_lock(rest);
+        } else if let Some(rest) = line.strip_prefix(b"VmPin:") {
             pinned = bytes(rest);
         } else if let Some(rest) = line.strip_prefix(b"VmLck:") {
             memory.locked_bytes = bytes(rest)?;
@@ -153,6 +167,13 @@ fn memory(status: &[u8]) -> Option<Memory> {
     }
     memory.pinned_bytes = pinned?;
     Some(memory)
+}
+
+/// Whether CAP_IPC_LOCK is in a hexadecimal mask.
+fn has_ipc_lock(mask: &[u8]) -> Option<bool> {
+    let mask = std::str::from_utf8(mask).ok()?.trim();
+    let mask = CapabilitySet::from_bits_retain(u64::from_str_radix(mask, 16).ok()?);
+    Some(mask.contains(CapabilitySet::IPC_LOCK))
 }
 
 /// The soft limit on locked memory; None is no limit.
@@ -263,6 +284,32 @@ mod tests {
             page_table_bytes: 52 << 10,
             memlock_limit_bytes: Some(8 << 20),
             locks_future: None,
+            exempt: None,
+        }
+    }
+
+    #[test]
+    fn no_limit_holds_with_a_capability_in_the_first_user_namespace() {
+        const WITH: &str = "CapEff:\t0000000000004000\n";
+        const ALL_BUT: &str = "CapEff:\t000001ffffffbfff\n";
+        for (mask, namespace, exempt) in [
+            (WITH, Some("user:[4026531837]"), Some(true)),
+            (WITH, Some("user:[4026532001]"), Some(false)),
+            // Who may not look does not know.
+            (WITH, None, None),
+            (ALL_BUT, Some("user:[4026531837]"), Some(false)),
+            (ALL_BUT, None, Some(false)),
+            ("CapEff:\tjunk\n", Some("user:[4026531837]"), None),
+        ] {
+            let tree = Tree::new("exempt", INITIAL)
+                .process(7, b"x", 'S', 1)
+                .file("7/status", format!("{mask}{STATUS}"))
+                .file("7/ns/any", "");
+            if let Some(namespace) = namespace {
+                symlink(namespace, tree.0.join("proc/7/ns/user")).unwrap();
+            }
+            let expected = Memory { exempt, ..held() };
+            assert_eq!(tree.other().unwrap().memory, Some(expected), "{mask} {namespace:?}");
         }
     }
 

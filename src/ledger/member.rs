@@ -18,6 +18,10 @@ pub struct Member {
     live_pins: i64,
     in_kernel: bool,
     last_event: Option<Duration>,
+    /// Locks alone make nobody one that the page is about: many do it once, as they start.
+    locked: bool,
+    /// It held something at a reading before.
+    held: bool,
     last_failure: Option<Duration>,
 }
 
@@ -33,12 +37,15 @@ impl Member {
             live_pins: 0,
             in_kernel: false,
             last_event: None,
+            locked: false,
+            held: false,
             last_failure: None,
         }
     }
 
     /// A new reading begins: what it does not tell is not so any more.
     pub fn begin(&mut self) {
+        self.held |= self.holds();
         if !self.in_kernel {
             // The kernel freed its row: another would count from zero.
             self.seen = ProcessCounters::default();
@@ -60,13 +67,19 @@ impl Member {
         if self.news.failed() > 0 {
             self.last_failure = Some(now);
         }
-        if self.news.failed() + self.news.registrations() > 0 {
+        self.locked |= self.news.lock_calls > 0;
+        if self.news.registers() {
             self.last_event = Some(now);
         }
     }
 
     pub fn has_row(&self) -> bool {
         self.in_kernel
+    }
+
+    /// Whether it has a row of one that registered, tried to, or holds a pin: others only lock.
+    pub fn registers(&self) -> bool {
+        self.in_kernel && (self.seen.registers() || self.live_pins > 0 || self.gauges.active > 0)
     }
 
     /// Whether nothing of it can outlive it.
@@ -79,7 +92,10 @@ impl Member {
         let of_late = |at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < linger);
         match self.ended {
             // Without any event there is no counter to show.
-            Some(_) => of_late(self.ended) && self.last_event.is_some(),
+            Some(_) => {
+                let shows = self.last_event.is_some() || (self.locked && self.held);
+                of_late(self.ended) && shows
+            }
             None => self.holds() || of_late(self.last_event),
         }
     }

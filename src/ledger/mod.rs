@@ -155,8 +155,9 @@ impl Ledger {
         tasks: Option<&Tasks>,
         label: &mut dyn FnMut(&Newcomer<'_>) -> Labels,
     ) {
-        self.strangers = tasks.map(|_| Memory::default());
+        self.strangers = None;
         let Some(tasks) = tasks else { return };
+        let mut strangers: Option<Memory> = None;
         self.rounded |= !tasks.exact;
         let known: HashMap<(u32, u64), ProcessKey> = if tasks.exact {
             HashMap::new()
@@ -175,9 +176,10 @@ impl Ledger {
                 member.memory = Some(memory);
                 self.members.insert(key, member);
             } else {
-                self.strangers = self.strangers.map(|all| all.plus(&memory));
+                strangers = Some(strangers.map_or(memory, |all| all.plus(&memory)));
             }
         }
+        self.strangers = Some(strangers.unwrap_or_default());
     }
 
     fn bury(&mut self, reading: &Reading<'_>) -> Vec<ProcessKey> {

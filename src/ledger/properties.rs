@@ -9,8 +9,8 @@ use crate::model::{ProcessGauges, Task};
 /// What happens between two readings.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A process (by slot of the world) registers and fails so often, and then holds so much.
-    Acts { slot: usize, registers: u64, fails: u64, holds: i64 },
+    /// A process (by slot of the world) registers, fails and locks so often, and then holds so much.
+    Acts { slot: usize, registers: u64, fails: u64, locks: u64, holds: i64 },
     /// It ends; its MRs go with it, or are kept by a child.
     Ends { slot: usize, kept: bool },
     /// What a child kept is given back.
@@ -25,8 +25,10 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let slot = 0..8usize;
     prop_oneof![
-        4 => (slot.clone(), 0..5u64, 0..3u64, 0..40i64).prop_map(
-            |(slot, registers, fails, holds)| Step::Acts { slot, registers, fails, holds }
+        4 => (slot.clone(), 0..5u64, 0..3u64, 0..2u64, 0..40i64).prop_map(
+            |(slot, registers, fails, locks, holds)| {
+                Step::Acts { slot, registers, fails, locks, holds }
+            }
         ),
         1 => (slot.clone(), any::<bool>()).prop_map(|(slot, kept)| Step::Ends { slot, kept }),
         1 => slot.clone().prop_map(|slot| Step::Released { slot }),
@@ -53,7 +55,7 @@ impl World {
 
     fn apply(&mut self, step: &Step) {
         match *step {
-            Step::Acts { slot, registers, fails, holds } => {
+            Step::Acts { slot, registers, fails, locks, holds } => {
                 let key = self.key(slot);
                 if self.dead.contains(&key) {
                     return;
@@ -65,6 +67,8 @@ impl World {
                     for counters in [&mut row.counters, &mut self.events] {
                         counters.slots[0] += registers;
                         counters.failures[2] += fails;
+                        counters.lock_calls += locks;
+                        counters.lock_ns += locks * 500;
                     }
                     row.gauges.active = holds;
                     row.gauges.active_bytes = holds * 4096;
@@ -135,23 +139,34 @@ impl Scraper {
     ) -> Result<(), TestCaseError> {
         for shown in &view.shown {
             let before = self.last.get(&shown.labels).copied().unwrap_or_default();
-            self.rise(&before, &shown.counters.unwrap_or_default())?;
+            self.rise(&before, &counted(shown))?;
         }
         self.rise(&self.last_other.clone(), &view.others.counters)?;
         self.last_other = view.others.counters;
         // The series of a process that is gone and forgotten may begin anew; a group's may not.
         self.last.retain(|labels, _| groups || known.contains(labels));
         for shown in &view.shown {
-            self.last.insert(Labels::clone(&shown.labels), shown.counters.unwrap_or_default());
+            self.last.insert(Labels::clone(&shown.labels), counted(shown));
         }
         Ok(())
     }
 
     fn rise(&mut self, from: &ProcessCounters, to: &ProcessCounters) -> Result<(), TestCaseError> {
         prop_assert!(to.slots.iter().zip(from.slots).all(|(to, from)| *to >= from));
+        prop_assert!(to.lock_calls >= from.lock_calls && to.lock_ns >= from.lock_ns);
         prop_assert!(to.failures.iter().zip(from.failures).all(|(to, from)| *to >= from));
         self.increases = self.increases.plus(&to.since(from));
         Ok(())
+    }
+}
+
+/// Registrations and locks, of which a series may show the one without the other.
+fn counted(shown: &Shown) -> ProcessCounters {
+    let locks = shown.locks.unwrap_or_default();
+    ProcessCounters {
+        lock_calls: locks.lock_calls,
+        lock_ns: locks.lock_ns,
+        ..shown.counters.unwrap_or_default()
     }
 }
 

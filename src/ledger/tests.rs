@@ -346,3 +346,41 @@ fn a_group_sums_its_members_and_keeps_the_events_of_the_dead() {
     let shown = advance(700, &[row(3, 30, 1, 0)], &none, &HashSet::new());
     assert_eq!(shown[0].counters.map(|c| c.registrations()), Some(15));
 }
+
+/// Locked so often, and did nothing else.
+fn locker(tgid: u32, start_ns: u64, calls: u64) -> Process {
+    let counters =
+        ProcessCounters { lock_calls: calls, lock_ns: calls * 500, ..Default::default() };
+    Process { counters, ..row(tgid, start_ns, 0, 0) }
+}
+
+#[test]
+fn locks_alone_make_no_series_and_are_counted_with_the_others() {
+    let mut told = Told::new(9);
+    let listed = tasks(&[task(1, 10, 0, 0)]);
+    told.all(0, &[locker(1, 10, 3)], Some(&listed));
+    assert_eq!(told.pids(), [""; 0]);
+    assert_eq!(told.others().counters.lock_calls, 3);
+    // It ends without ever having held anything: there is nothing to outlive it.
+    let mut told = told.gone(1, 10);
+    told.all(5, &[locker(1, 10, 4)], Some(&tasks(&[])));
+    assert_eq!(told.pids(), [""; 0]);
+    told.all(10, &[], Some(&tasks(&[])));
+    assert_eq!((told.others().counters.lock_calls, told.ledger.members.len()), (4, 0));
+}
+
+#[test]
+fn who_locks_and_holds_it_shows_its_locks_and_no_registrations_and_outlives_its_end() {
+    let mut told = Told::new(9);
+    told.all(0, &[locker(1, 10, 3)], Some(&tasks(&[task(1, 10, 0, 4096)])));
+    let shown = told.ledger.view().shown[0].clone();
+    assert_eq!(shown.locks.map(|locks| (locks.lock_calls, locks.lock_ns)), Some((3, 1500)));
+    assert_eq!((shown.counters, shown.gauges), (None, None));
+
+    let mut told = told.gone(1, 10);
+    assert_eq!(told.all(5, &[locker(1, 10, 4)], Some(&tasks(&[]))), [key(1, 10)]);
+    let locks = told.ledger.view().shown[0].locks;
+    assert_eq!(locks.map(|locks| locks.lock_calls), Some(4));
+    told.all(70, &[], Some(&tasks(&[])));
+    assert_eq!(told.pids(), [""; 0]);
+}

@@ -21,6 +21,8 @@ pub struct Shown {
     pub labels: Labels,
     /// None of a process that never registered nor tried to: one that only locks.
     pub counters: Option<ProcessCounters>,
+    /// The same, of a process that locked; None of one that did not since its series began.
+    pub locks: Option<ProcessCounters>,
     /// What is registered; None once no process of it lives or holds anything.
     pub gauges: Option<ProcessGauges>,
     /// None where it is not known, or no process of it lives.
@@ -65,13 +67,14 @@ impl Ledger {
                 start_ns = newest.map(|(key, _)| key.start_ns);
                 members.extend(newest);
             }
-            let registers = series.counters != ProcessCounters::default()
-                || members.iter().any(|(_, member)| member.has_row());
+            let registers =
+                series.counters.registers() || members.iter().any(|(_, member)| member.registers());
             let gauges = members.iter().filter(|_| registers).map(|(_, member)| member.gauges);
             let memory = members.iter().filter_map(|(_, member)| member.memory);
             shown.push(Shown {
                 labels: Labels::clone(labels),
                 counters: registers.then_some(series.counters),
+                locks: (series.counters.lock_calls > 0).then_some(series.counters),
                 gauges: gauges.reduce(|all, more| all.plus(&more)),
                 memory: memory.reduce(|all, more| all.plus(&more)),
                 start_ns,

@@ -7,6 +7,8 @@ pub enum Attach {
     Fentry,
     /// A kprobe event of our own in tracefs, or of the perf PMU where tracefs can't be written.
     Kprobe,
+    /// A tracepoint of a system call.
+    Tracepoint,
     /// A program that is run to walk the kernel's own list.
     Iterator,
     /// A kprobe event whose module is not loaded yet: it comes alive with the module.
@@ -22,6 +24,7 @@ impl Attach {
         match self {
             Self::Fentry => "fentry",
             Self::Kprobe => "kprobe",
+            Self::Tracepoint => "tracepoint",
             Self::Iterator => "iterator",
             Self::Pending => "pending",
             Self::None => "none",
@@ -30,7 +33,7 @@ impl Attach {
 
     #[must_use]
     pub fn watches(self) -> bool {
-        matches!(self, Self::Fentry | Self::Kprobe | Self::Iterator)
+        matches!(self, Self::Fentry | Self::Kprobe | Self::Tracepoint | Self::Iterator)
     }
 }
 

@@ -4,6 +4,7 @@
 mod attach;
 mod device;
 mod histogram;
+mod mlock;
 mod options;
 mod process;
 mod snapshot;
@@ -13,6 +14,7 @@ mod tlb;
 pub use attach::{Attach, HookState, Trouble};
 pub use device::RdmaDevice;
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
+pub use mlock::{MLOCK_ERRORS, MlockCall, MlockTotals, Mlocks};
 pub use options::{AttachMode, COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, Watched};
 pub use process::{Labels, Process, ProcessCounters, ProcessGauges, ProcessKey, text};
 pub use snapshot::{

@@ -37,6 +37,9 @@ pub struct ProcessCounters {
     pub slots: [u64; 7],
     /// Failed registrations, by [`Cause::ALL`].
     pub failures: [u64; Cause::ALL.len()],
+    /// Successful calls of mlock and its kin, and their time.
+    pub lock_calls: u64,
+    pub lock_ns: u64,
 }
 
 impl ProcessCounters {
@@ -56,6 +59,8 @@ impl ProcessCounters {
             registration_ns: join(self.registration_ns, with.registration_ns),
             slots: std::array::from_fn(|i| join(self.slots[i], with.slots[i])),
             failures: std::array::from_fn(|i| join(self.failures[i], with.failures[i])),
+            lock_calls: join(self.lock_calls, with.lock_calls),
+            lock_ns: join(self.lock_ns, with.lock_ns),
         }
     }
 
@@ -63,6 +68,12 @@ impl ProcessCounters {
     #[must_use]
     pub fn registrations(&self) -> u64 {
         self.slots.iter().sum()
+    }
+
+    /// Whether it ever registered or tried to.
+    #[must_use]
+    pub fn registers(&self) -> bool {
+        self.registrations() + self.failed() > 0
     }
 
     #[must_use]

@@ -1,6 +1,7 @@
 //! One reading of all maps. Rows of one device under several kernel ids are already joined.
 
 use super::histogram::Slots;
+use super::mlock::Mlocks;
 use super::process::Process;
 
 /// What an MR's memory is.
@@ -186,6 +187,8 @@ pub struct Snapshot {
     pub failures: Vec<Failure>,
     pub processes: Vec<Process>,
     pub in_flight: Vec<InFlight>,
+    /// None while they are not watched.
+    pub mlocks: Option<Mlocks>,
     pub lost: Vec<LostUpdates>,
     pub maps: Vec<MapUse>,
 }

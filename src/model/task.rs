@@ -34,15 +34,24 @@ pub struct Memory {
     /// Whether memory mapped later will be locked (mlockall with MCL_FUTURE); None where nothing
     /// tells.
     pub locks_future: Option<bool>,
+    /// Whether CAP_IPC_LOCK makes the limit void; None where nothing tells.
+    pub exempt: Option<bool>,
 }
 
 impl Memory {
-    /// Sums; of the limits the tightest, and whether any locks what it maps later.
+    /// Sums; of the limits the tightest, whether any locks what it maps later, and whether no limit
+    /// holds for any.
     #[must_use]
     pub fn plus(&self, more: &Self) -> Self {
         let either = |a: Option<u64>, b: Option<u64>, join: fn(u64, u64) -> u64| match (a, b) {
             (Some(a), Some(b)) => Some(join(a, b)),
             (one, other) => one.or(other),
+        };
+        // One that is so, or not so, may decide over those of which nothing is known.
+        let decided = |flags: [Option<bool>; 2], by: bool| match flags {
+            [Some(flag), _] | [_, Some(flag)] if flag == by => Some(by),
+            [Some(_), Some(_)] => Some(!by),
+            _ => None,
         };
         Self {
             pinned_bytes: self.pinned_bytes.saturating_add(more.pinned_bytes),
@@ -54,10 +63,8 @@ impl Memory {
                 more.memlock_limit_bytes,
                 u64::min,
             ),
-            locks_future: match (self.locks_future, more.locks_future) {
-                (Some(a), Some(b)) => Some(a || b),
-                (one, other) => one.or(other),
-            },
+            locks_future: decided([self.locks_future, more.locks_future], true),
+            exempt: decided([self.exempt, more.exempt], false),
         }
     }
 
@@ -81,4 +88,28 @@ pub struct Tasks {
     pub whole: bool,
     /// Why one is not here that could be seen, if that is so: then it is not whole either.
     pub unread: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_exempt_if_all_are_and_locks_if_one_does() {
+        for (one, other, exempt, locks) in [
+            (Some(true), Some(true), Some(true), Some(true)),
+            (Some(true), Some(false), Some(false), Some(true)),
+            (Some(false), Some(false), Some(false), Some(false)),
+            // What is not known of one may be known of both.
+            (Some(true), None, None, Some(true)),
+            (Some(false), None, Some(false), None),
+            (None, None, None, None),
+        ] {
+            for (one, other) in [(one, other), (other, one)] {
+                let of = |flag| Memory { exempt: flag, locks_future: flag, ..Memory::default() };
+                let both = of(one).plus(&of(other));
+                assert_eq!((both.exempt, both.locks_future), (exempt, locks), "{one:?} {other:?}");
+            }
+        }
+    }
 }

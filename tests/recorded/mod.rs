@@ -5,9 +5,9 @@
 use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
-    Attach, Cause, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse, Memory, MrKind,
-    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbFigures,
-    Trouble,
+    Attach, Cause, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse, Memory,
+    MlockCall, MlockTotals, Mlocks, MrKind, Process, ProcessCounters, ProcessGauges, ProcessKey,
+    Snapshot, Task, Tasks, TlbFigures, Trouble,
 };
 
 /// Counters that always say the same.
@@ -58,6 +58,11 @@ pub fn hooks() -> Vec<HookState> {
         hook("umem_get", "ib_umem_get", Attach::Fentry),
         hook("umem_release", "ib_umem_release", Attach::Kprobe),
         hook("umem_get_peer", "ib_umem_get_peer", Attach::None),
+        hook("mlock_mlock", "__x64_sys_mlock", Attach::Fentry),
+        hook("mlock_mlock2", "__x64_sys_mlock2", Attach::Tracepoint),
+        hook("mlock_mlockall", "__x64_sys_mlockall", Attach::None),
+        hook("mlock_munlock", "__x64_sys_munlock", Attach::Kprobe),
+        hook("mlock_munlockall", "__x64_sys_munlockall", Attach::Kprobe),
         hook("verbs_devx_umem_reg", "mlx5_devx", Attach::Pending),
     ]
 }
@@ -92,10 +97,26 @@ pub fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
             registration_ns: registrations * 1_000_000,
             slots: [0, registrations, 0, 0, 0, 0, 0],
             failures: std::array::from_fn(|cause| u64::from(cause == Cause::MemlockLimit as usize)),
+            lock_calls: registrations / 4,
+            lock_ns: registrations / 4 * 2_000,
         },
         gauges: ProcessGauges { active: 2, active_bytes: 8192, largest_bytes: 4096 },
         live_pins: 2,
     }
+}
+
+fn mlocks() -> Mlocks {
+    let mut slots = vec![0; 28];
+    slots[0] = 4;
+    slots[9] = 1;
+    let totals = |call: MlockCall| MlockTotals {
+        call,
+        ns: 1_250_000,
+        bytes: if call.has_length() { 3 << 20 } else { 0 },
+        slots: slots.clone(),
+        failures: [0, 0, 0, 2, 0, 0],
+    };
+    Mlocks { totals: MlockCall::ALL.map(totals).to_vec(), per_process: true }
 }
 
 pub fn snapshot() -> Snapshot {
@@ -118,6 +139,7 @@ pub fn snapshot() -> Snapshot {
             tid: 4_194_306,
             age_ns: 2_500_000_000,
         }],
+        mlocks: Some(mlocks()),
         lost: vec![LostUpdates { source: "pins".into(), reason: "full", count: 5 }],
         maps: vec![MapUse {
             map: "pins",
@@ -156,12 +178,14 @@ pub fn tasks() -> Tasks {
         page_table_bytes: 36_864,
         memlock_limit_bytes: None,
         locks_future: Some(false),
+        exempt: Some(true),
     };
     let locker = Memory {
         pinned_bytes: 0,
         locked_bytes: 3 << 20,
         memlock_limit_bytes: Some(8 << 20),
         locks_future: Some(true),
+        exempt: Some(false),
         ..held
     };
     let bystander = Memory { locked_bytes: 0, page_table_bytes: 4096, ..locker };

@@ -37,6 +37,13 @@ pub static MEMLOCK_LIMIT_BYTES: Metric = of_processes(
     Fold::Min,
     "RLIMIT_MEMLOCK of a process, +Inf for none: what it pins and what it locks are each held against it, unless it has CAP_IPC_LOCK.",
 );
+pub static MEMLOCK_EXEMPT: Metric = of_processes(
+    "mrscope_process_memlock_exempt",
+    Kind::Gauge,
+    &[],
+    Fold::Min,
+    "1 if a process has CAP_IPC_LOCK in the initial user namespace, so that no limit holds for what it pins and locks; in a group 1 if that is so of all.",
+);
 pub static MLOCKALL_FUTURE: Metric = of_processes(
     "mrscope_process_mlockall_future",
     Kind::Gauge,
@@ -64,6 +71,7 @@ pub static TABLE: &[&Metric] = &[
     &HUGETLB_BYTES,
     &PAGE_TABLE_BYTES,
     &MEMLOCK_LIMIT_BYTES,
+    &MEMLOCK_EXEMPT,
     &MLOCKALL_FUTURE,
     &START_TIME_SECONDS,
     &MEMORY_TOTAL_BYTES,
