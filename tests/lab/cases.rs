@@ -286,6 +286,10 @@ pub type KernelCase = (&'static str, fn(&str) -> Outcome);
 /// Run once for each kernel, whose series they take.
 pub const KERNEL: &[KernelCase] = &[
     ("every_program_of_every_object_loads", programs::every_program_of_every_object_loads),
+    (
+        "without_storage_for_threads_no_program_uses_it",
+        programs::without_storage_for_threads_no_program_uses_it,
+    ),
     ("how_each_function_is_watched_is_told", programs::how_each_function_is_watched_is_told),
     (
         "functions_that_a_kernel_lacks_are_not_there",

@@ -20,6 +20,8 @@ pub enum What {
     Mode(Mode),
     /// Modules have no types to find functions by, which a case proves.
     ModuleBtf,
+    /// Tracing programs can't keep anything with a thread, which a case proves.
+    ThreadStorage,
     /// The kernel has no such function, which a case proves.
     Function(&'static str),
     /// The lab's module can't be built, so cases that need it are not run. Fails if it can.
@@ -46,6 +48,11 @@ pub const CANNOT: &[Cannot] = &[
         kernels: &["5.10"],
         what: What::Mode(Mode::Fentry),
         why: "its modules carry no BTF, by which a trampoline finds its function",
+    },
+    Cannot {
+        kernels: &["5.10"],
+        what: What::ThreadStorage,
+        why: "tracing programs may use the storage of threads from 5.13 on (a10787e6d58c)",
     },
     Cannot {
         kernels: &["6.1-arm64"],

@@ -232,7 +232,7 @@ pub fn without_tracefs_the_perf_pmu_s_kprobes_count_the_same(mode: Mode) -> Outc
     equal("mr_active", page.or_zero(ACTIVE), 5.0)?;
     equal("mr_active_bytes", page.or_zero(ACTIVE_BYTES), 5.0 * 12345.0)?;
     equal("pinned", page.or_zero(PINNED_MR), 5.0 * whole_pages(12345.0))?;
-    for collector in ["mr", "process", "devices", "exporter"] {
+    for collector in ["mr", "process", "mlock", "hugepages", "devices", "exporter"] {
         in_state(&page, collector, "ok")?;
     }
     if mode == Mode::Auto {

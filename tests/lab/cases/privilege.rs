@@ -179,7 +179,7 @@ fn counts_exactly(exporter: &Exporter) -> Outcome {
     let mut workload = Workload::start()?;
     workload.ask("reg count=5 size=12345")?;
     let page = exporter.page()?;
-    for collector in ["mr", "process", "devices", "exporter"] {
+    for collector in ["mr", "process", "mlock", "hugepages", "devices", "exporter"] {
         in_state(&page, collector, "ok")?;
     }
     let moved = |series: &str| page.or_zero(series) - before.or_zero(series);

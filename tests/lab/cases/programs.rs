@@ -25,9 +25,12 @@ macro_rules! object {
     }};
 }
 
-fn objects() -> [(&'static str, &'static [u8]); 4] {
-    [object!("verbs"), object!("umem"), object!("tasks"), object!("rows")]
+fn objects() -> [(&'static str, &'static [u8]); 5] {
+    [object!("verbs"), object!("umem"), object!("mlock"), object!("tasks"), object!("rows")]
 }
+
+/// The object whose programs keep what a thread is in with the thread, or in a map.
+const MLOCK: &str = "mlock";
 
 /// The one program on the page that sits on no function.
 const TASKS: &str = "tasks";
@@ -56,9 +59,15 @@ pub fn every_program_of_every_object_loads(kernel: &str) -> Outcome {
     }
     let mut deepest = (0, String::new());
     let mut hooks = BTreeSet::new();
-    for (stem, bytes) in objects() {
+    let storage = cannot(kernel, What::ThreadStorage).is_none();
+    let mut variants: Vec<_> = objects().into_iter().map(|object| (object, false)).collect();
+    variants.extend(storage.then_some((object!("mlock"), true)));
+    for ((stem, bytes), by_thread) in variants {
         let error = |error: libbpf_rs::Error| format!("{stem}: {error:#}");
         let mut open = ObjectBuilder::default().open_memory(bytes).map_err(error)?;
+        if stem == MLOCK {
+            keep_with_threads(&mut open, by_thread).map_err(error)?;
+        }
         let wanted = choose(&mut open, &symbols, &places, &mut hooks)?;
         let before = loaded();
         let (object, said) = load(open).map_err(|error| format!("{stem}: {error}"))?;
@@ -84,6 +93,37 @@ pub fn every_program_of_every_object_loads(kernel: &str) -> Outcome {
     Ok(())
 }
 
+/// Where the programs of mlock keep what a thread is in.
+fn keep_with_threads(open: &mut OpenObject, by_thread: bool) -> libbpf_rs::Result<()> {
+    for mut map in open.maps_mut() {
+        if map.name() == "mlock_threads" {
+            map.set_autocreate(by_thread)?;
+        } else if map.name().to_string_lossy().ends_with(".rodata") {
+            let first = map.initial_value_mut().and_then(|bytes| bytes.get_mut(..4));
+            first
+                .into_iter()
+                .for_each(|it| it.copy_from_slice(&u32::from(by_thread).to_ne_bytes()));
+        }
+    }
+    Ok(())
+}
+
+/// The table says which kernels have no storage for threads: without it no such program loads.
+pub fn without_storage_for_threads_no_program_uses_it(kernel: &str) -> Outcome {
+    let (_, bytes) = object!("mlock");
+    let mut open = ObjectBuilder::default().open_memory(bytes).map_err(|e| e.to_string())?;
+    keep_with_threads(&mut open, true).map_err(|error| error.to_string())?;
+    for mut program in open.progs_mut() {
+        program.set_autoload(program.name() == "mlock_mlock_enter");
+    }
+    let can = cannot(kernel, What::ThreadStorage).is_none();
+    match (open.load(), can) {
+        (Ok(_), true) | (Err(_), false) => Ok(()),
+        (Ok(_), false) => Err("it loads: take its row out of matrix.rs".to_owned()),
+        (Err(error), true) => Err(format!("it does not load: {error:#}")),
+    }
+}
+
 /// Chooses all programs for kprobes, those for trampolines where the function has one to give, and
 /// the iterators. Says how many.
 fn choose(
@@ -96,7 +136,8 @@ fn choose(
     for mut program in open.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         let trampoline = name.strip_suffix("_fentry").or_else(|| name.strip_suffix("_fexit"));
-        let kprobe = name.strip_suffix("_enter").or_else(|| name.strip_suffix("_exit"));
+        let mut ends = ["_enter", "_exit", "_entered", "_left"].into_iter();
+        let kprobe = ends.find_map(|end| name.strip_suffix(end));
         let mut load = true;
         // The iterators sit on no function.
         if let Some(hook) = trampoline.or(kprobe) {
@@ -157,6 +198,11 @@ fn stacks(said: &str) -> Result<Vec<(String, Vec<u32>)>, String> {
     Ok(stacks)
 }
 
+/// What hooks are on is named so.
+fn is_watched(function: &str) -> bool {
+    function.contains("ib_") || function.contains("_sys_m")
+}
+
 /// Where functions are, by the kernel's own list, and which of those places have BTF.
 struct Places(BTreeMap<String, String>);
 
@@ -165,7 +211,7 @@ impl Places {
         let list = fs::read_to_string("/proc/kallsyms").map_err(|error| error.to_string())?;
         let functions = list.lines().filter_map(|line| {
             let mut words = line.split_whitespace().skip(2);
-            let name = words.next().filter(|name| name.contains("ib_"))?;
+            let name = words.next().filter(|name| is_watched(name))?;
             let module = words.next().unwrap_or("[vmlinux]");
             Some((name.to_owned(), module.trim_matches(['[', ']']).to_owned()))
         });
@@ -291,8 +337,10 @@ pub fn asked_for_trampolines_every_hook_is_a_kprobe(_: &str) -> Outcome {
     let auto = Exporter::start(&["--log.level", "debug"])?;
     let without = agreed(&auto)?;
     auto.stop()?;
-    let kprobes = with.values().filter(|attach| *attach == "kprobe").count();
-    if kprobes == 0 || with.values().any(|attach| attach == "fentry") {
+    // Functions of the kernel itself have types where those of modules have none.
+    let of_modules = || with.iter().filter(|(hook, _)| !hook.starts_with("mlock_"));
+    let kprobes = of_modules().filter(|(_, attach)| *attach == "kprobe").count();
+    if kprobes == 0 || of_modules().any(|(_, attach)| attach == "fentry") {
         return Err(format!("asked for trampolines: {with:?}"));
     }
     if with == without { Ok(()) } else { Err(format!("{with:?}, by default {without:?}")) }
