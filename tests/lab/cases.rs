@@ -290,6 +290,10 @@ pub const KERNEL: &[KernelCase] = &[
         "without_storage_for_threads_no_program_uses_it",
         programs::without_storage_for_threads_no_program_uses_it,
     ),
+    (
+        "trampolines_on_system_calls_load_where_their_argument_has_a_type",
+        programs::trampolines_on_system_calls_load_where_their_argument_has_a_type,
+    ),
     ("how_each_function_is_watched_is_told", programs::how_each_function_is_watched_is_told),
     (
         "functions_that_a_kernel_lacks_are_not_there",

@@ -22,6 +22,8 @@ pub enum What {
     ModuleBtf,
     /// Tracing programs can't keep anything with a thread, which a case proves.
     ThreadStorage,
+    /// A trampoline on that function of the kernel itself is refused, which a case proves.
+    Trampoline(&'static str),
     /// The kernel has no such function, which a case proves.
     Function(&'static str),
     /// The lab's module can't be built, so cases that need it are not run. Fails if it can.
@@ -38,6 +40,10 @@ pub struct Cannot {
     pub why: &'static str,
 }
 
+/// The function of a system call on this architecture.
+pub const MLOCK: &str =
+    if cfg!(target_arch = "aarch64") { "__arm64_sys_mlock" } else { "__x64_sys_mlock" };
+
 pub const CANNOT: &[Cannot] = &[
     Cannot {
         kernels: &["5.10"],
@@ -53,6 +59,12 @@ pub const CANNOT: &[Cannot] = &[
         kernels: &["5.10"],
         what: What::ThreadStorage,
         why: "tracing programs may use the storage of threads from 5.13 on (a10787e6d58c)",
+    },
+    Cannot {
+        kernels: &["5.10"],
+        what: What::Trampoline(MLOCK),
+        why: "its BTF only announces the type of what a system call gets, so that a program may not \
+              read it",
     },
     Cannot {
         kernels: &["6.1-arm64"],

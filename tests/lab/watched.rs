@@ -92,6 +92,7 @@ fn document(table: &Table) -> String {
             What::Mode(mode) => format!("`attach: {}`: kprobes are used", mode.label()),
             What::ModuleBtf => "attach to a module's function by its type".to_owned(),
             What::ThreadStorage => "keep with a thread what it is in: a hash does".to_owned(),
+            What::Trampoline(symbol) => format!("take a trampoline on `{symbol}` and its kin"),
             What::Function(symbol) => format!("watch `{symbol}`"),
             What::Module => "run the cases that need the lab's own module".to_owned(),
             What::Case(mode, case) => format!("pass `{case}` ({})", mode.label()),

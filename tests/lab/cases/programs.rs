@@ -10,7 +10,7 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel, ProgramAttachType
 
 use crate::cases::*;
 use crate::exporter::Exporter;
-use crate::matrix::{CANNOT, What, cannot};
+use crate::matrix::{CANNOT, MLOCK, What, cannot};
 use crate::page::Page;
 use crate::watched::Watched;
 
@@ -30,7 +30,7 @@ fn objects() -> [(&'static str, &'static [u8]); 5] {
 }
 
 /// The object whose programs keep what a thread is in with the thread, or in a map.
-const MLOCK: &str = "mlock";
+const LOCKS: &str = "mlock";
 
 /// The one program on the page that sits on no function.
 const TASKS: &str = "tasks";
@@ -65,10 +65,10 @@ pub fn every_program_of_every_object_loads(kernel: &str) -> Outcome {
     for ((stem, bytes), by_thread) in variants {
         let error = |error: libbpf_rs::Error| format!("{stem}: {error:#}");
         let mut open = ObjectBuilder::default().open_memory(bytes).map_err(error)?;
-        if stem == MLOCK {
+        if stem == LOCKS {
             keep_with_threads(&mut open, by_thread).map_err(error)?;
         }
-        let wanted = choose(&mut open, &symbols, &places, &mut hooks)?;
+        let wanted = choose(&mut open, kernel, &symbols, &places, &mut hooks)?;
         let before = loaded();
         let (object, said) = load(open).map_err(|error| format!("{stem}: {error}"))?;
         equal(&format!("{stem}: programs in the kernel"), loaded() - before, wanted as f64)?;
@@ -98,11 +98,10 @@ fn keep_with_threads(open: &mut OpenObject, by_thread: bool) -> libbpf_rs::Resul
     for mut map in open.maps_mut() {
         if map.name() == "mlock_threads" {
             map.set_autocreate(by_thread)?;
-        } else if map.name().to_string_lossy().ends_with(".rodata") {
-            let first = map.initial_value_mut().and_then(|bytes| bytes.get_mut(..4));
-            first
-                .into_iter()
-                .for_each(|it| it.copy_from_slice(&u32::from(by_thread).to_ne_bytes()));
+        } else if map.name().to_string_lossy().ends_with(".rodata")
+            && let Some(first) = map.initial_value_mut().and_then(|bytes| bytes.get_mut(..4))
+        {
+            first.copy_from_slice(&u32::from(by_thread).to_ne_bytes());
         }
     }
     Ok(())
@@ -110,17 +109,30 @@ fn keep_with_threads(open: &mut OpenObject, by_thread: bool) -> libbpf_rs::Resul
 
 /// The table says which kernels have no storage for threads: without it no such program loads.
 pub fn without_storage_for_threads_no_program_uses_it(kernel: &str) -> Outcome {
+    loads_unless(kernel, What::ThreadStorage, "mlock_mlock_enter", true)
+}
+
+/// The same of trampolines on system calls.
+pub fn trampolines_on_system_calls_load_where_their_argument_has_a_type(kernel: &str) -> Outcome {
+    let storage = cannot(kernel, What::ThreadStorage).is_none();
+    loads_unless(kernel, What::Trampoline(MLOCK), "mlock_mlock_fentry", storage)
+}
+
+fn loads_unless(kernel: &str, what: What, one: &str, by_thread: bool) -> Outcome {
     let (_, bytes) = object!("mlock");
     let mut open = ObjectBuilder::default().open_memory(bytes).map_err(|e| e.to_string())?;
-    keep_with_threads(&mut open, true).map_err(|error| error.to_string())?;
+    keep_with_threads(&mut open, by_thread).map_err(|error| error.to_string())?;
     for mut program in open.progs_mut() {
-        program.set_autoload(program.name() == "mlock_mlock_enter");
+        program.set_autoload(program.name() == one);
+        if program.name() == one && one.ends_with("_fentry") {
+            let target = program.set_attach_target(0, Some(MLOCK.to_owned()));
+            target.map_err(|error| error.to_string())?;
+        }
     }
-    let can = cannot(kernel, What::ThreadStorage).is_none();
-    match (open.load(), can) {
-        (Ok(_), true) | (Err(_), false) => Ok(()),
-        (Ok(_), false) => Err("it loads: take its row out of matrix.rs".to_owned()),
-        (Err(error), true) => Err(format!("it does not load: {error:#}")),
+    match (open.load(), cannot(kernel, what)) {
+        (Ok(_), None) | (Err(_), Some(_)) => Ok(()),
+        (Ok(_), Some(why)) => Err(format!("it loads: take its row out of matrix.rs ({why})")),
+        (Err(error), None) => Err(format!("{one} does not load: {error:#}")),
     }
 }
 
@@ -128,6 +140,7 @@ pub fn without_storage_for_threads_no_program_uses_it(kernel: &str) -> Outcome {
 /// the iterators. Says how many.
 fn choose(
     open: &mut OpenObject,
+    kernel: &str,
     symbols: &BTreeMap<String, String>,
     places: &Places,
     hooks: &mut BTreeSet<String>,
@@ -143,7 +156,9 @@ fn choose(
         if let Some(hook) = trampoline.or(kprobe) {
             let symbol = symbols.get(hook).ok_or_else(|| format!("{hook} is not on the page"))?;
             hooks.insert(hook.to_owned());
-            load = trampoline.is_none() || places.has_btf(symbol);
+            let system_call = hook.starts_with("mlock_");
+            let refused = system_call && cannot(kernel, What::Trampoline(MLOCK)).is_some();
+            load = trampoline.is_none() || (places.has_btf(symbol) && !refused);
             if load && trampoline.is_some() {
                 let target = program.set_attach_target(0, Some(symbol.clone()));
                 target.map_err(|error| format!("{name} on {symbol}: {error}"))?;
