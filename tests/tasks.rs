@@ -201,6 +201,20 @@ fn whoever_locks_what_it_maps_later_is_known() {
     assert_eq!(memory(&by_proc(), child.0).locks_future, None);
 }
 
+#[test]
+fn no_limit_holds_for_who_has_the_capability() {
+    let _alone = alone();
+    let (root, _) = Child::start(|to| tell(to, 0));
+    let (user, _) = Child::start(|to| {
+        must!(libc::setuid(65534));
+        tell(to, 0);
+    });
+    for tasks in [by_kernel(), by_proc()] {
+        assert_eq!(memory(&tasks, root.0).exempt, Some(true));
+        assert_eq!(memory(&tasks, user.0).exempt, Some(false));
+    }
+}
+
 /// Pins 64 KiB as io_uring does, where the kernel lets it. Without rights of root: with them, 7.3
 /// does not count what is pinned.
 fn pin_by_io_uring() {

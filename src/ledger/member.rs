@@ -18,9 +18,9 @@ pub struct Member {
     live_pins: i64,
     in_kernel: bool,
     last_event: Option<Duration>,
-    /// Locks alone make nobody one that the page is about: many do it once, as they start.
-    locked: bool,
-    /// It held something at a reading before.
+    /// Counts for those alone that held something at a reading: many lock and unlock a page once, as
+    /// they start.
+    last_lock: Option<Duration>,
     held: bool,
     last_failure: Option<Duration>,
 }
@@ -37,7 +37,7 @@ impl Member {
             live_pins: 0,
             in_kernel: false,
             last_event: None,
-            locked: false,
+            last_lock: None,
             held: false,
             last_failure: None,
         }
@@ -67,7 +67,9 @@ impl Member {
         if self.news.failed() > 0 {
             self.last_failure = Some(now);
         }
-        self.locked |= self.news.lock_calls > 0;
+        if self.news.lock_calls > 0 {
+            self.last_lock = Some(now);
+        }
         if self.news.registers() {
             self.last_event = Some(now);
         }
@@ -90,13 +92,11 @@ impl Member {
     /// Whether it is one of those that the page is about.
     pub fn counts(&self, now: Duration, linger: Duration) -> bool {
         let of_late = |at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < linger);
+        let last_lock = self.last_lock.filter(|_| self.held);
         match self.ended {
             // Without any event there is no counter to show.
-            Some(_) => {
-                let shows = self.last_event.is_some() || (self.locked && self.held);
-                of_late(self.ended) && shows
-            }
-            None => self.holds() || of_late(self.last_event),
+            Some(_) => of_late(self.ended) && self.last_event.or(last_lock).is_some(),
+            None => self.holds() || of_late(self.last_event) || of_late(last_lock),
         }
     }
 

@@ -377,8 +377,11 @@ fn who_locks_and_holds_it_shows_its_locks_and_no_registrations_and_outlives_its_
     assert_eq!(shown.locks.map(|locks| (locks.lock_calls, locks.lock_ns)), Some((3, 1500)));
     assert_eq!((shown.counters, shown.gauges), (None, None));
 
+    // It gives it back, and goes on: so does its series, for a while.
+    told.all(5, &[locker(1, 10, 3)], Some(&tasks(&[task(1, 10, 0, 0)])));
+    assert_eq!(told.pids(), ["1"]);
     let mut told = told.gone(1, 10);
-    assert_eq!(told.all(5, &[locker(1, 10, 4)], Some(&tasks(&[]))), [key(1, 10)]);
+    assert_eq!(told.all(6, &[locker(1, 10, 4)], Some(&tasks(&[]))), [key(1, 10)]);
     let locks = told.ledger.view().shown[0].locks;
     assert_eq!(locks.map(|locks| locks.lock_calls), Some(4));
     told.all(70, &[], Some(&tasks(&[])));
