@@ -1,6 +1,6 @@
 //! Calls that lock memory on this machine's own kernel, by tracepoints where nothing else is to be
 //! had, against what this process itself locked and how long that took it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::float_cmp)]
 
 mod common;
 
