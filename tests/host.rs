@@ -97,15 +97,21 @@ fn capabilities(pid: u32) -> Vec<(String, u64, u64)> {
 }
 
 #[test]
-fn no_thread_has_a_right_in_effect_and_one_alone_keeps_any() {
+fn no_thread_has_a_right_in_effect_and_few_keep_any() {
+    const SYS_PTRACE: u64 = 1 << 19;
     let served = Served::start(&[]);
-    served.get("/metrics");
+    let (_, page) = served.get("/metrics");
+    let by_proc = page.contains("mrscope_program_attached{attach=\"none\",program=\"tasks\"} 0\n");
     let threads = capabilities(served.pid());
     let named = |name: &str| threads.iter().filter(|(thread, ..)| thread.starts_with(name)).count();
     assert!(named("tokio") > 0 && named("mrscope") > 0 && named("processes") > 0, "{threads:?}");
     for (thread, permitted, effective) in &threads {
         assert_eq!(*effective, 0, "{thread} of {threads:?}");
-        assert_eq!(thread == "events", *permitted != 0, "{thread} of {threads:?}");
+        match thread.as_str() {
+            "events" => assert_ne!(*permitted, 0, "{threads:?}"),
+            "processes" if by_proc => assert_eq!(*permitted, SYS_PTRACE, "{threads:?}"),
+            _ => assert_eq!(*permitted, 0, "{thread} of {threads:?}"),
+        }
     }
 }
 

@@ -137,7 +137,7 @@ where
 /// The running kernel's processes: by its iterator, where that can't be had by /proc.
 pub struct LiveTasks {
     host: Host,
-    /// What a reading takes: nothing from 5.19 on, unless /proc hides processes.
+    /// What a reading takes: nothing from 5.19 on, unless /proc is what is read, or hides processes.
     rights: Rights,
     iterator: Option<TaskIterator>,
     /// Why there is none, or why it could not be read last.
@@ -160,7 +160,9 @@ impl LiveTasks {
             Some(Err(EventsError::Denied(_))) => all.for_reading(),
             _ => Rights::NONE,
         };
-        let rights = reading.and(hidden).keep().unwrap_or(Rights::NONE);
+        // Only by /proc, whose namespaces of others are shown to who may trace them alone.
+        let by_proc = if iterator.is_none() { all.only(Rights::PROCESSES) } else { Rights::NONE };
+        let rights = reading.and(hidden).and(by_proc).keep().unwrap_or(Rights::NONE);
         Self { host, rights, iterator, trouble }
     }
 

@@ -277,6 +277,8 @@ impl Tracer {
     fn lost(&mut self) -> Vec<LostUpdates> {
         let counts = self.readers.as_ref().map(|readers| readers.lost.read());
         let mut lost = decode::lost(&counts.unwrap_or_default());
+        // A map that there is not loses nothing.
+        lost.retain(|lost| self.maps.get(&lost.source).is_some());
         let mut add = |source: String, reason, count| {
             lost.push(LostUpdates { source, reason, count });
         };

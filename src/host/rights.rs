@@ -25,7 +25,8 @@ impl Rights {
             .union(CapabilitySet::SYS_RESOURCE)
             .union(CapabilitySet::SYS_PTRACE),
     );
-    /// What shows processes of others in a /proc that is mounted with hidepid.
+    /// What shows processes of others in a /proc that is mounted with hidepid, and anywhere in which
+    /// user namespace they are.
     pub const PROCESSES: Self = Self(CapabilitySet::SYS_PTRACE);
 
     /// What the calling thread has in effect.
