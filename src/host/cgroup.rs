@@ -51,7 +51,7 @@ impl CgroupPaths {
 
 /// Where the unified hierarchy is, if it is the only one: those of v1 have no such file, and on a
 /// host that has both the unified one knows less of a process than the others.
-fn mount(host: &Host) -> Option<PathBuf> {
+pub(super) fn mount(host: &Host) -> Option<PathBuf> {
     let place = host.sys("fs/cgroup");
     place.join("cgroup.controllers").exists().then_some(place)
 }

@@ -22,7 +22,9 @@ pub use cgroup::{CgroupPaths, Owner, cgroup_of};
 pub use infiniband::{device, device_names};
 pub use kallsyms::{Home, Symbols};
 pub use lockdown::confidential;
-pub use memory::{HostMemory, MemoryReader};
+pub use memory::{
+    CgroupPages, HostMemory, MemInfo, MemoryReader, NodePool, PageSize, Setting, VmEvents,
+};
 pub use modules::{Modules, load_of};
 pub use own::{OwnFigures, own_figures, raise_memlock, raise_open_files};
 pub use preemption::preempts;
