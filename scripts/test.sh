@@ -14,8 +14,8 @@ lint    cargo clippy --release --locked --all-targets -- -D warnings
 lint    cargo clippy --release --locked --test lab -- -D warnings
 lint    shellcheck -x scripts/*.sh tests/lab/*.sh tests/lab/arm64/*.sh .ci/run
 unit    cargo test --release --locked --lib --bins
-page    cargo test --release --locked --test house --test page --test engine --test dashboards
-host    cargo test --release --locked --test cli --test host --test tasks --test locks --test stale --test prometheus
+page    cargo test --release --locked --test house --test page --test engine --test dashboards --test memory --test limits
+host    cargo test --release --locked --test cli --test host --test tasks --test locks --test stale --test hugepages --test prometheus
 lab     cargo test --release --locked --test lab
 '
 export LAB_KERNELS=${LAB_KERNELS:-5.10 6.1 7.3}

@@ -69,7 +69,7 @@ fn collect_asks_for_the_figures_of_some_collectors() {
     let served = Served::start(&["--no-collector.devices"]);
     let (_, page) = served.get("/metrics?collect[]=exporter");
     assert!(page.contains("mrscope_build_info{") && !page.contains("mrscope_memory_"), "{page}");
-    let (_, page) = served.get("/metrics?collect%5B%5D=exporter&collect[]=process&other=1");
+    let (_, page) = served.get("/metrics?collect%5B%5D=exporter&collect[]=hugepages&other=1");
     assert!(page.contains("mrscope_build_info{") && page.contains("mrscope_memory_"), "{page}");
     for (asked, said) in [
         ("mrs", "unknown collector \"mrs\", expected one of mr, process, mlock"),

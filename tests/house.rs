@@ -77,6 +77,10 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn no_source_file_is_too_long() {
     for (name, text) in files(&["src", "bpf", "tests", "scripts", "dashboards", "build.rs"]) {
+        // What a page says is no source.
+        if name.starts_with("tests/golden/") {
+            continue;
+        }
         let lines = text.lines().count();
         assert!(lines <= MAX_LINES, "{name} has {lines} lines, at most {MAX_LINES} are allowed");
     }

@@ -20,9 +20,6 @@ impl Collector for Process {
 
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
         let list = scene.tasks.map_err(Clone::clone)?;
-        if let Some(bytes) = list.memory_total_bytes {
-            page.number(&process::MEMORY_TOTAL_BYTES, &[], bytes as f64)?;
-        }
         for shown in &scene.view.shown {
             if let Some(held) = &shown.memory {
                 memory(&shown.labels, held, page)?;

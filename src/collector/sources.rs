@@ -90,7 +90,6 @@ where
 pub struct ProcessList {
     pub tasks: Tasks,
     pub hook: HookState,
-    pub memory_total_bytes: Option<u64>,
     boot_seconds: Option<u64>,
 }
 
@@ -128,8 +127,7 @@ where
                 Err(error) => return Some(Err(error)),
             };
             let boot_seconds = boot_seconds.as_ref().ok().copied();
-            let memory_total_bytes = host::memory_total_bytes(&host).ok();
-            Some(Ok(ProcessList { tasks, hook, memory_total_bytes, boot_seconds }))
+            Some(Ok(ProcessList { tasks, hook, boot_seconds }))
         }
     })
 }

@@ -32,7 +32,7 @@ pub use process::{Presence, Processes, hides_processes};
 pub use rights::Rights;
 pub use tasks::read_tasks;
 pub use tracefs::tracefs;
-pub use whole::{boot_seconds, memory_total_bytes};
+pub use whole::boot_seconds;
 
 /// Where /proc and /sys are.
 #[derive(Debug, Clone)]

@@ -1,23 +1,8 @@
-//! What the host as a whole is: its memory, and when it booted.
+//! What the host as a whole tells: when it booted.
 
 use std::io::{Error, ErrorKind};
 
-use procfs::{FromRead, Meminfo};
-
 use super::{Host, HostError};
-
-/// MemTotal in bytes.
-///
-/// # Errors
-/// The file can't be read, or is none.
-pub fn memory_total_bytes(host: &Host) -> Result<u64, HostError> {
-    let path = host.proc("meminfo");
-    let fail = |source| HostError::Read { path: path.clone(), source };
-    let file = std::fs::File::open(&path).map_err(fail)?;
-    Meminfo::from_read(file)
-        .map(|meminfo| meminfo.mem_total)
-        .map_err(|error| fail(Error::new(ErrorKind::InvalidData, error.to_string())))
-}
 
 /// When the host booted, in whole seconds since the epoch: `btime` of /proc/stat.
 ///
@@ -43,13 +28,5 @@ mod tests {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let booted = boot_seconds(&Host::live()).unwrap() as f64;
         assert!((now.as_secs_f64() - uptime - booted).abs() < 30.0);
-    }
-
-    #[test]
-    fn the_total_is_in_bytes() {
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
-        let kib: u64 = line.split_whitespace().next().unwrap().parse().unwrap();
-        assert_eq!(memory_total_bytes(&Host::live()).unwrap(), kib * 1024);
     }
 }

@@ -151,7 +151,8 @@ impl Sysfs<'_> {
             && !self.lacks_memory(node)
         {
             let path = folder(&at, missing);
-            self.troubles.push(trouble(&path, io::ErrorKind::NotFound.into()));
+            let what = format!("expected this size, as it is in {SIZES}");
+            self.troubles.push(trouble(&path, io::Error::new(io::ErrorKind::NotFound, what)));
         }
     }
 

@@ -34,7 +34,7 @@ pub struct CgroupPages {
     pub reserved_bytes: Option<u64>,
     /// None where there is none.
     pub reserved_limit_bytes: Option<u64>,
-    /// Pages that were refused, here and below.
+    /// Times that pages were refused, here and below, by the limit of any cgroup.
     pub failures: Option<u64>,
 }
 
@@ -279,4 +279,99 @@ fn word(bytes: u64) -> String {
         _ => (10, "KB"),
     };
     format!("{}{name}", bytes >> unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const SIZE: u64 = 2 << 20;
+
+    /// A unified hierarchy below the folder for temporary files, gone when dropped.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str) -> Self {
+            let root =
+                std::env::temp_dir().join(format!("mrscope-limits-{}-{name}", std::process::id()));
+            let _ = fs::remove_dir_all(&root);
+            let tree = Self(root);
+            tree.file("cgroup.controllers", "memory hugetlb\n");
+            tree.file("cgroup.subtree_control", "hugetlb\n");
+            tree
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.0.join("sys/fs/cgroup").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn limit(&self, cgroup: &str) {
+            self.file(&format!("{cgroup}/hugetlb.2MB.max"), "4194304\n");
+            self.file(&format!("{cgroup}/hugetlb.2MB.current"), "2097152\n");
+        }
+
+        fn read(&self, limits: &mut Limits, now: Instant) -> Found {
+            let mut troubles = Vec::new();
+            let host = Host::at(&self.0);
+            let found = limits.read(&host, &[SIZE], now, &mut Files::default(), &mut troubles);
+            assert!(troubles.is_empty(), "{troubles:?}");
+            found
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn sizes_are_named_as_the_kernel_names_them() {
+        let kib = |kib: u64| word(kib << 10);
+        let named =
+            [kib(64), kib(2048), kib(32 << 10), kib(512 << 10), kib(1 << 20), kib(16 << 20)];
+        assert_eq!(named, ["64KB", "2MB", "32MB", "512MB", "1GB", "16GB"]);
+    }
+
+    #[test]
+    fn a_search_is_made_twice_a_minute_and_what_it_found_is_read_each_time() {
+        let tree = Tree::new("period");
+        let mut limits = Limits::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(tree.read(&mut limits, at(0)).cgroups.len(), 0);
+        tree.limit("a");
+        assert_eq!(tree.read(&mut limits, at(29)).cgroups.len(), 0);
+        assert_eq!(tree.read(&mut limits, at(30)).cgroups[0].usage_bytes, Some(SIZE));
+        tree.file("a/hugetlb.2MB.current", "0\n");
+        assert_eq!(tree.read(&mut limits, at(31)).cgroups[0].usage_bytes, Some(0));
+    }
+
+    #[test]
+    fn a_cgroup_is_found_only_where_the_controller_is_handed_on() {
+        let tree = Tree::new("handed");
+        tree.limit("on");
+        tree.file("on/cgroup.subtree_control", "memory hugetlb\n");
+        tree.limit("on/inner");
+        // No kernel has such files there; who looked would find them.
+        tree.file("off/cgroup.subtree_control", "memory\n");
+        tree.limit("off/inner");
+        let found = tree.read(&mut Limits::default(), Instant::now());
+        let paths: Vec<_> = found.cgroups.iter().map(|it| it.cgroup.as_str()).collect();
+        assert_eq!(paths, ["/on", "/on/inner"]);
+    }
+
+    #[test]
+    fn a_search_ends_after_twenty_thousand_and_the_rest_is_counted() {
+        let tree = Tree::new("end");
+        for cgroup in 0..SEARCH_LIMIT + 2 {
+            fs::create_dir(tree.0.join(format!("sys/fs/cgroup/{cgroup}"))).unwrap();
+        }
+        // The root is one of those that are looked at.
+        assert_eq!(tree.read(&mut Limits::default(), Instant::now()).omitted, Some(3));
+    }
 }

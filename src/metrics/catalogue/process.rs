@@ -1,6 +1,6 @@
 //! Metrics of the collector `process`: what the memory of each process costs the host.
 
-use super::{Fold, Kind, Metric, metric, of_processes};
+use super::{Fold, Kind, Metric, of_processes};
 
 pub static PINNED_BYTES: Metric = of_processes(
     "mrscope_process_pinned_bytes",
@@ -58,12 +58,6 @@ pub static START_TIME_SECONDS: Metric = of_processes(
     Fold::Omit,
     "When a process started, in seconds since the epoch: a change at the same pid is another process.",
 );
-pub static MEMORY_TOTAL_BYTES: Metric = metric(
-    "mrscope_memory_total_bytes",
-    Kind::Gauge,
-    &[],
-    "MemTotal: memory of this host that pinned bytes take from everyone else.",
-);
 
 pub static TABLE: &[&Metric] = &[
     &PINNED_BYTES,
@@ -74,5 +68,4 @@ pub static TABLE: &[&Metric] = &[
     &MEMLOCK_EXEMPT,
     &MLOCKALL_FUTURE,
     &START_TIME_SECONDS,
-    &MEMORY_TOTAL_BYTES,
 ];
