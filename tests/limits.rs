@@ -71,6 +71,25 @@ fn cgroups_with_a_limit_show_what_they_hold() {
     assert_eq!(memory.cgroups_omitted, Some(0));
 }
 
+/// As Kubernetes sets it on whoever asks for no hugepages.
+#[test]
+fn a_limit_of_zero_is_shown_once_it_refused_something() {
+    let host = Copied::of("limited_cgroups", "zero");
+    let pod2 = "kubepods.slice/kubepods-pod2.slice";
+    let shown = |host: &Copied| {
+        let memory = host.read();
+        assert_eq!(memory.cgroups_omitted, Some(0));
+        memory.cgroups.iter().any(|it| it.cgroup == format!("/{pod2}"))
+    };
+    assert!(shown(&host));
+    let events = format!("sys/fs/cgroup/{pod2}/hugetlb.2MB.events");
+    host.write(&events, "max 0\n");
+    assert!(!shown(&host));
+    let held = format!("sys/fs/cgroup/{pod2}/hugetlb.1GB.current");
+    host.write(&held, "1073741824\n");
+    assert!(shown(&host));
+}
+
 #[test]
 fn cgroups_that_come_and_go_are_no_trouble() {
     let host = Copied::of("limited_cgroups", "gone");

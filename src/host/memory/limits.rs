@@ -149,19 +149,26 @@ impl Limits {
     }
 }
 
+/// Whether it has a limit that says something. Kubernetes gives one of 0 to every pod that asks for no
+/// hugepages: that is of interest once it refused some, or something is held in spite of it.
 fn is_limited(folder: &Path, sizes: &[Size], files: &mut Files) -> bool {
-    let mut limited = false;
-    for size in sizes {
-        for what in ["max", "rsvd.max"] {
-            let path = file(folder, size, what);
-            match limit(&path, files) {
-                Ok(limit) => limited |= limit.is_some(),
-                // Shown all the same: the figure itself will say what is wrong.
-                Err(error) => limited |= !vanished(&error),
-            }
+    sizes.iter().any(|size| {
+        let limits = ["max", "rsvd.max"].map(|what| limit(&file(folder, size, what), files));
+        // Shown all the same: the figure itself will say what is wrong.
+        let wrong = |limit: &io::Result<Option<u64>>| limit.as_ref().is_err_and(|e| !vanished(e));
+        if limits.iter().any(wrong) {
+            return true;
         }
-    }
-    limited
+        match limits.into_iter().flatten().flatten().max() {
+            None => false,
+            Some(0) => {
+                let current = file(folder, size, "current");
+                let refused = failures(&file(folder, size, "events"), files).unwrap_or(0);
+                refused > 0 || files.number(&current).is_ok_and(|bytes| bytes > 0)
+            }
+            Some(_) => true,
+        }
+    })
 }
 
 fn down(folder: &Path, below: &Path, folders: &mut VecDeque<PathBuf>) -> io::Result<()> {

@@ -52,7 +52,7 @@ pub static CGROUP_USAGE_BYTES: Metric = metric(
     "mrscope_hugepages_cgroup_usage_bytes",
     Kind::Gauge,
     CGROUP,
-    "Hugepages that a cgroup and those below it have touched; only cgroups with a limit on this size are shown.",
+    "Hugepages that a cgroup and those below it have touched; only cgroups with a limit on this size are shown, with one of 0 once it refused any.",
 );
 pub static CGROUP_LIMIT_BYTES: Metric = metric(
     "mrscope_hugepages_cgroup_limit_bytes",
