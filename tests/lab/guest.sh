@@ -3,10 +3,11 @@
 # exit status, and ends the guest whatever happens.
 set -euo pipefail
 
-usage='guest.sh [--kernel SERIES|FOLDER] [--memory 4G] [--cpus 2] [--append "KERNEL ARGS"]
+usage='guest.sh [--kernel SERIES|FOLDER] [--memory 4G] [--cpus 2] [--nodes 1] [--append "KERNEL ARGS"]
          [--forward HOSTPORT:GUESTPORT]... [--timeout SECONDS] [--share DIR]
          [--env K=V]... [--no-rdma] [--parallel] [--userland DIR] -- COMMAND [ARGS...]
 With --parallel its CPUs run at the same time: slower, but what races shows.
+NUMA nodes have equal shares of its memory and of its CPUs.
 A kernel for arm64 is named by its FOLDER, and its programs lie in the userland,
 which covers the host'\''s files.
 The command runs in the folder guest.sh was called in. The host is read-only; the
@@ -22,14 +23,14 @@ bad() { die 2 "$1 '$2': expected $3"; }
 is_port() { [[ $1 =~ ^[1-9][0-9]{0,4}$ ]] && (($1 <= 65535)); }
 is_forward() { [[ $1 == *:* ]] && is_port "${1%%:*}" && is_port "${1#*:}"; }
 
-series=6.1 memory=4G cpus=2 append='' timeout=600 share='' rdma=1 threads=single userland=''
+series=6.1 memory=4G cpus=2 nodes=1 append='' timeout=600 share='' rdma=1 threads=single userland=''
 forwards=() env=()
 while (($# > 0)) && [[ $1 != -- ]]; do
     case $1 in
         --no-rdma) rdma=0; shift; continue ;;
         --parallel) threads=multi; shift; continue ;;
         -h | --help) printf '%s\n' "$usage"; exit ;;
-        --kernel | --memory | --cpus | --append | --forward | --timeout | --share | --env | --userland) ;;
+        --kernel | --memory | --cpus | --nodes | --append | --forward | --timeout | --share | --env | --userland) ;;
         *) bad argument "$1" "an option of guest.sh, or -- before the command" ;;
     esac
     (($# > 1)) || bad option "$1" "a value after it"
@@ -43,6 +44,9 @@ while (($# > 0)) && [[ $1 != -- ]]; do
         --cpus)
             [[ $2 =~ ^[1-9][0-9]{0,2}$ ]] || bad "$1" "$2" "a count from 1 to 999"
             cpus=$2 ;;
+        --nodes)
+            [[ $2 =~ ^[1-8]$ ]] || bad "$1" "$2" "a count from 1 to 8"
+            nodes=$2 ;;
         --append) append=$2 ;;
         --forward)
             is_forward "$2" || bad "$1" "$2" "HOSTPORT:GUESTPORT, ports from 1 to 65535"
@@ -64,6 +68,10 @@ while (($# > 0)) && [[ $1 != -- ]]; do
 done
 (($# > 1)) || bad command "${*:2}" "-- and a command to run in the guest"
 shift
+megabytes=${memory%[MG]}
+[[ $memory == *M ]] || ((megabytes *= 1024))
+((cpus % nodes == 0 && megabytes % nodes == 0)) ||
+    bad --nodes "$nodes" "a divisor of $cpus CPUs and of $megabytes MiB"
 
 run='' qemu='' printer=''
 # shellcheck disable=SC2317 # reached through the trap
@@ -120,6 +128,16 @@ cmdline="console=$console quiet loglevel=5 panic=-1 nokaslr mitigations=off appa
 cmdline+=" tsc=reliable clocksource=tsc"
 cmdline+=" random.trust_cpu=on cryptomgr.notests nmi_watchdog=0 8250.nr_uarts=2 log_buf_len=1M $append"
 
+# A socket a node, or the kernel complains that CPUs of one cache lie on two nodes.
+node_devices=()
+if ((nodes > 1)); then
+    for ((node = 0; node < nodes; node++)); do
+        # shellcheck disable=SC2054 # the commas are qemu's
+        node_devices+=(-object "memory-backend-ram,id=m$node,size=$((megabytes / nodes))M"
+            -numa "node,nodeid=$node,memdev=m$node,cpus=$((node * cpus / nodes))-$(((node + 1) * cpus / nodes - 1))")
+    done
+fi
+
 output_device=(-serial chardev:out) userland_device=()
 # The machine of arm64 has one serial port; a second is a PCI device.
 # shellcheck disable=SC2054 # the commas are qemu's
@@ -138,7 +156,7 @@ printer=$!
 as_child=(setpriv --pdeathsig KILL --)
 "${as_child[@]}" timeout --foreground --signal KILL "$timeout" "${as_child[@]}" \
     "${machine[@]}" -nodefaults -no-user-config -display none -no-reboot \
-    -accel "tcg,thread=$threads" -smp "$cpus" -m "$memory" \
+    -accel "tcg,thread=$threads" -smp "$cpus,sockets=$nodes" -m "$memory" "${node_devices[@]}" \
     -chardev "file,id=con,path=${run//,/,,}/console.log" -serial chardev:con \
     -chardev stdio,id=out,signal=off "${output_device[@]}" \
     -kernel "$image" -initrd "$initrd" -append "$cmdline" \

@@ -134,6 +134,16 @@ check "the host's files are not written to" no "$([[ -e $work/probe.written ]] &
 check "the share is written to" shared "$(cat "$dir/note")"
 check "the kernel's log is saved" yes "$(grep -q 'Linux version' "$dir/dmesg.txt" && echo yes || echo no)"
 
+status=0
+# shellcheck disable=SC2016 # for the shell in the guest
+output=$(guest --no-rdma --nodes 2 --append "hugepages=192 hugepagesz=1G hugepages=1" -- sh -c \
+    'cd /sys/devices/system/node && for node in node*; do
+        echo $node cpu $(cat $node/cpulist) 2M $(cat $node/hugepages/hugepages-2048kB/nr_hugepages)
+    done; cat node*/hugepages/hugepages-1048576kB/nr_hugepages | sort | paste -sd " "') || status=$?
+check "two nodes share memory and CPUs, and have hugepages" "0 node0 cpu 0 2M 96
+node1 cpu 1 2M 96
+0 1" "$status $output"
+
 dir=$(share warning)
 status_of guest --no-rdma --share "$dir" -- sh -c 'echo "WARNING: of a test" >/dev/kmsg' 2>"$dir/errors"
 check "a kernel warning gives 126" 126 "$status"
@@ -193,6 +203,8 @@ usage --kernel 4.4 -- true
 usage --kernel /nonexistent -- true
 usage --memory 3T -- true
 usage --cpus 0 -- true
+usage --nodes 0 -- true
+usage --nodes 3 --cpus 4 -- true
 usage --forward 80 -- true
 usage --forward 1:65536 -- true
 usage --timeout 0 -- true
