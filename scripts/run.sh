@@ -119,7 +119,7 @@ hear() {
 
 boot() {
     exec {voice}< <(exec "${own[@]}" tests/lab/guest.sh --kernel "$series" \
-        --forward "$port:10042" --timeout 999999 -- \
+        --nodes 2 --forward "$port:10042" --timeout 999999 -- \
         tests/lab/demo.sh "$target/release/mrscope" "$target/lab/workload" 2>&1 </dev/null)
     guest=$!
 }

@@ -35,12 +35,16 @@ impl Boot {
         if self == Self::Parallel { 2 } else { 1 }
     }
 
-    /// What is said to the kernel.
-    pub fn append(self) -> &'static str {
+    /// What is said to the kernel. The pages of 2 MiB are spread over the nodes, that of 1 GiB is on
+    /// one of them.
+    pub fn append(self) -> String {
+        let pages = "hugepages=192 hugepagesz=1G hugepages=1";
         match self {
-            Self::Usual | Self::Parallel => "hugepages=192",
-            Self::Integrity => "hugepages=192 lockdown=integrity",
-            Self::Confidentiality => "hugepages=192 lockdown=confidentiality",
+            Self::Usual | Self::Parallel => pages.to_owned(),
+            Self::Integrity | Self::Confidentiality => format!("{pages} lockdown={}", self.word()),
         }
     }
 }
+
+/// Of NUMA, in every guest.
+pub const NODES: u32 = 2;

@@ -51,7 +51,9 @@ until [[ $line == *" msg=ready" ]]; do
 done
 
 # What was registered before mrscope started is in no figure, so these come after it.
-echo 32 >/proc/sys/vm/nr_hugepages
+for node in /sys/devices/system/node/node*; do
+    echo 24 >"$node/hugepages/hugepages-2048kB/nr_hugepages"
+done
 start demo-steady
 ask demo-steady "reg count=32 size=1M pages=4k"
 ask demo-steady "reg count=4 size=16M pages=2m"

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::{self, Scope};
 use std::time::Instant;
 
-use crate::boot::Boot;
+use crate::boot::{Boot, NODES};
 use crate::guest;
 use crate::matrix::{KERNELS, USUAL, What, cannot};
 use crate::watched::{self, Told, Watched};
@@ -305,7 +305,8 @@ pub fn guest_of(kernel: &str, kind: Boot, module: Option<&str>) -> Result<Comman
     command
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["--pdeathsig", "TERM", "--", "tests/lab/guest.sh"])
-        .args(["--kernel", kernel, "--timeout", GUEST_SECONDS, "--append", kind.append()])
+        .args(["--kernel", kernel, "--timeout", GUEST_SECONDS, "--append", &kind.append()])
+        .args(["--nodes", &NODES.to_string()])
         .args((kind == Boot::Parallel).then_some("--parallel"));
     if let Some(module) = module {
         command.args(["--env", &format!("LAB_MODULE={module}")]);

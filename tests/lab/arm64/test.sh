@@ -14,7 +14,7 @@ read -r -a kernels <<<"${LAB_KERNELS:-6.1-arm64 6.12-arm64-16k 7.3-arm64}"
 # A guest that takes longer hangs.
 readonly guest_seconds=1500
 # Of 2 MiB whatever the base page: where that has 16 KiB, the usual ones have 32 MiB.
-readonly append='default_hugepagesz=2M hugepagesz=2M hugepages=192'
+readonly append='default_hugepagesz=2M hugepagesz=2M hugepages=192 hugepagesz=1G hugepages=1'
 # How the lab and the harness of the unit tests close: counts of the good and the bad.
 readonly closing='s/^guest: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p
     s/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p'
@@ -29,7 +29,7 @@ guest() {
     folder=$("$here/kernel.sh" "$kernel")
     module=$("$here/module.sh" "$folder")
     (cd "$stage" && exec "$here/../guest.sh" --kernel "$folder" --userland "$tree/userland" \
-        --timeout "$guest_seconds" --append "$append" --env "LAB_MODULE=$module" "$@") |
+        --nodes 2 --timeout "$guest_seconds" --append "$append" --env "LAB_MODULE=$module" "$@") |
         tee "$output" || status=$?
     read -r good bad < <(sed -n "$closing" "$output" | awk '{ g += $1; b += $2 } END { print g + 0, b + 0 }')
     if ((status != 0)); then
