@@ -345,6 +345,8 @@ pub fn build_c_programs() -> Result<(), String> {
         "tests/lab/workload_churn.c",
         "tests/lab/workload_os.c",
         "tests/lab/workload_lives.c",
+        "tests/lab/workload_lock.c",
+        "tests/lab/workload_map.c",
     ];
     let tail = ["-libverbs", "-lpthread", "-o", "target/lab/workload"];
     tool(&[&["gcc"], &flags[..], &workload[..], &tail[..]].concat())?;

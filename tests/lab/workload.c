@@ -44,6 +44,10 @@ enum key_bits {
 	SHARE = 1 << 20,
 	RATE = 1 << 21,
 	BY = 1 << 22,
+	CALL = 1 << 23,
+	MODE = 1 << 24,
+	NODE = 1 << 25,
+	LOCK = 1 << 26,
 	BUFFER = SIZE | OFFSET | PAGES | ACCESS,
 };
 
@@ -73,6 +77,13 @@ static const struct word flags_words[] = {{"access", IBV_REREG_MR_CHANGE_ACCESS}
 					  {0}};
 
 static const struct word via_words[] = {{"library", VIA_LIBRARY}, {"kernel", VIA_KERNEL}, {0}};
+static const struct word call_words[] = {{"mlock", CALL_MLOCK},
+					 {"mlock2", CALL_MLOCK2},
+					 {"munlock", CALL_MUNLOCK},
+					 {"mlockall", CALL_MLOCKALL},
+					 {"munlockall", CALL_MUNLOCKALL},
+					 {"each", CALL_EACH},
+					 {0}};
 static const struct word by_words[] = {{"write", BY_WRITE}, {"ioctl", BY_IOCTL}, {0}};
 
 static const struct key {
@@ -84,7 +95,7 @@ static const struct key {
 	const char *expected;
 } keys[] = {
     {"count", COUNT, offsetof(struct options, count), 1, 1 << 24, count_words,
-     "a number from 1 to 16M, or all for dereg"},
+     "a number from 1 to 16M, or all for dereg and unmap"},
     {"size", SIZE, offsetof(struct options, size), 1, 1ull << 44, NULL,
      "a number from 1 to 16384G, with an optional suffix K, M or G"},
     {"offset", OFFSET, offsetof(struct options, offset), 0, 1ull << 44, NULL,
@@ -116,6 +127,11 @@ static const struct key {
      "a number from 1 to 4096"},
     {"rate", RATE, offsetof(struct options, rate), 0, 1 << 20, NULL,
      "a number a second from 0 to 1024K; 0 is no limit"},
+    {"call", CALL, offsetof(struct options, call), 0, 0, call_words,
+     "mlock, mlock2, munlock, mlockall, munlockall or each"},
+    {"mode", MODE, offsetof(struct options, mode), 0, UINT32_MAX, NULL, "a number of 32 bits"},
+    {"node", NODE, offsetof(struct options, node), 0, 62, NULL, "a number from 0 to 62"},
+    {"lock", LOCK, offsetof(struct options, lock), 0, 1, NULL, "0 or 1"},
     {"fail", FAIL, offsetof(struct options, fail), 0, 1, NULL, "0 or 1"},
     {"hold", HOLD, offsetof(struct options, hold), 0, 1, NULL, "0 or 1"},
     {"share", SHARE, offsetof(struct options, share), 0, 1, NULL, "0 or 1"},
@@ -149,6 +165,12 @@ static const struct verb {
     {"mlock", run_mlock, SIZE, SIZE},
     {"mlockall", run_mlockall, 0, 0},
     {"share", run_share, 0, 0},
+    {"lock", run_lock, CALL | SIZE | OFFSET | MODE | THREADS | ROUNDS | FAIL | HOW, CALL},
+    {"map", run_map, SIZE | PAGES | NODE | TOUCH | LOCK, SIZE},
+    {"unmap", run_unmap, COUNT, 0},
+    {"trial", run_trial, SIZE | PAGES | NODE | TOUCH | LOCK, SIZE},
+    {"userns", run_userns, 0, 0},
+    {"dropcap", run_dropcap, 0, 0},
     {"leave", run_leave, 0, 0},
     {"status", run_status, 0, 0},
     {"quit", run_quit, 0, 0},
@@ -305,7 +327,8 @@ static bool parse_keys(const struct verb *verb, char *rest, struct options *opti
 		}
 		given |= key->bit;
 		if (!value || !*value || !parse_value(key, value, options) ||
-		    (key->bit == COUNT && options->count == UNBOUNDED && verb->run != run_dereg)) {
+		    (key->bit == COUNT && options->count == UNBOUNDED && verb->run != run_dereg &&
+		     verb->run != run_unmap)) {
 			reply_error(verb->name, 0, "%s=%.80s: expected %s", key->name,
 				    value ? value : "", key->expected);
 			return false;
@@ -319,6 +342,8 @@ static bool parse_keys(const struct verb *verb, char *rest, struct options *opti
 	options->rounds_given = given & ROUNDS;
 	options->seconds_given = given & SECONDS;
 	options->size_given = given & SIZE;
+	options->node_given = given & NODE;
+	options->how_given = given & HOW;
 	return true;
 }
 

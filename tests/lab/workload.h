@@ -9,7 +9,9 @@
  * workload_raw.c    the commands that talk to the kernel without the library
  * workload_churn.c  the commands that end with as many MRs as they began with
  * workload_os.c     mappings, threads, /proc/self, and the commands that change the process
- * workload_lives.c  the commands that make other processes, and those that lock memory
+ * workload_lives.c  the commands that make other processes
+ * workload_lock.c   the commands that lock memory
+ * workload_map.c    the commands that map memory and register none, and those that give up rights
  */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
@@ -30,6 +32,16 @@
 enum pages { PAGES_4K, PAGES_THP, PAGES_2M, PAGES_1G, PAGES_PEER };
 enum via { VIA_LIBRARY, VIA_KERNEL };
 enum by { BY_WRITE, BY_IOCTL };
+/* CALL_EACH: all of them, one after another. */
+enum call {
+	CALL_MLOCK,
+	CALL_MLOCK2,
+	CALL_MUNLOCK,
+	CALL_MLOCKALL,
+	CALL_MUNLOCKALL,
+	CALLS,
+	CALL_EACH = CALLS
+};
 enum how { HOW_PROTNONE, HOW_UNMAPPED, HOW_ACCESS, HOW_HUGEPAGE };
 
 /* One command's keys, defaults filled in. */
@@ -52,10 +64,13 @@ struct options {
 	uint64_t via;	/* enum via */
 	uint64_t by;	/* enum by */
 	uint64_t parallel;
-	uint64_t rate;		    /* a second; 0: as fast as it goes */
-	uint64_t fail, hold, share; /* 0 or 1 */
+	uint64_t rate;			  /* a second; 0: as fast as it goes */
+	uint64_t call;			  /* enum call */
+	uint64_t mode;			  /* flags of mlock2 and mlockall */
+	uint64_t node;			  /* of NUMA */
+	uint64_t fail, hold, share, lock; /* 0 or 1 */
 	char *comm;
-	bool rounds_given, seconds_given, size_given;
+	bool rounds_given, seconds_given, size_given, node_given, how_given;
 };
 
 struct self_status {
@@ -98,6 +113,7 @@ struct ibv_mr *register_timed(struct tally *tally, void *addr, uint64_t length, 
 			      uint64_t *ns);
 bool deregister_timed(struct tally *tally, struct ibv_mr *mr, uint64_t *ns);
 void calls_add(struct calls *calls, uint64_t ns);
+void calls_merge(struct calls *into, const struct calls *from);
 void tally_error(struct tally *tally, int error, uint64_t at_ns);
 void tally_bytes(struct tally *tally, const void *addr, uint64_t length);
 void tally_merge(struct tally *into, const struct tally *from);
@@ -162,8 +178,20 @@ void run_name(const char *op, const struct options *options);
 
 /* workload_lives.c */
 void run_lives(const char *op, const struct options *options);
+void run_share(const char *op, const struct options *options);
+
+/* workload_lock.c */
+void run_lock(const char *op, const struct options *options);
 void run_mlock(const char *op, const struct options *options);
 void run_mlockall(const char *op, const struct options *options);
-void run_share(const char *op, const struct options *options);
+
+/* workload_map.c */
+char *newest_mapping(uint64_t *bytes);	/* NULL: none */
+char *unmapped_address(uint64_t bytes); /* NULL: none */
+void run_map(const char *op, const struct options *options);
+void run_unmap(const char *op, const struct options *options);
+void run_trial(const char *op, const struct options *options);
+void run_userns(const char *op, const struct options *options);
+void run_dropcap(const char *op, const struct options *options);
 
 #endif

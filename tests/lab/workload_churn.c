@@ -11,8 +11,6 @@
 #include <sys/mman.h>
 
 #define MAPPER_BYTES (256ull << 10)
-/* Far below where the kernel places mappings, so nothing comes to lie there by itself. */
-#define EMPTY_ADDRESS ((void *)(64ull << 30))
 
 /* One thread of a churn. */
 struct share {
@@ -222,12 +220,9 @@ static char *map_bad(const struct options *options, uint64_t *bytes, int *access
 	case HOW_PROTNONE:
 		return mmap(NULL, *bytes, PROT_NONE, reserve, -1, 0);
 	case HOW_UNMAPPED:
-		start =
-		    mmap(EMPTY_ADDRESS, *bytes, PROT_NONE, reserve | MAP_FIXED_NOREPLACE, -1, 0);
-		if (start != MAP_FAILED)
-			unmap(start, *bytes);
+		start = unmapped_address(*bytes);
 		*bytes = 0;
-		return start;
+		return start ? start : MAP_FAILED;
 	case HOW_HUGEPAGE:
 		/* Without a reservation mmap succeeds and the pool is asked at the pin. */
 		return mmap(NULL, *bytes, PROT_READ | PROT_WRITE,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The commands that make other processes, or leave this one with less than it had. */
+/* The commands that make other processes. */
 #define _GNU_SOURCE
 #include "workload.h"
 
@@ -125,32 +125,6 @@ void run_lives(const char *op, const struct options *options)
 	reply_number("wall_ns", now_ns() - start);
 	reply_errno(error);
 	reply_close(good == options->count);
-}
-
-void run_mlock(const char *op, const struct options *options)
-{
-	char *start =
-	    mmap(NULL, options->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (start == MAP_FAILED || mlock(start, options->size)) {
-		reply_error(op, errno, "the buffer could not be locked");
-		return;
-	}
-	reply_open(op);
-	reply_number("vmlck", read_self().vmlck);
-	reply_close(true);
-}
-
-void run_mlockall(const char *op, const struct options *options)
-{
-	(void)options;
-	if (mlockall(MCL_FUTURE)) {
-		reply_error(op, errno, "mlockall failed");
-		return;
-	}
-	reply_open(op);
-	reply_number("vmlck", read_self().vmlck);
-	reply_close(true);
 }
 
 static _Noreturn void wait_for_signal(void)

@@ -74,7 +74,7 @@ void calls_add(struct calls *calls, uint64_t ns)
 	calls->count++;
 }
 
-static void calls_merge(struct calls *into, const struct calls *from)
+void calls_merge(struct calls *into, const struct calls *from)
 {
 	if (from->count && (!into->count || from->ns_min < into->ns_min))
 		into->ns_min = from->ns_min;
