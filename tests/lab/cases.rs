@@ -7,10 +7,13 @@ mod exact;
 mod failure;
 mod groups;
 mod holders;
+mod hugepages;
 mod identity;
 mod lifecycle;
 mod lives;
 mod lockdown;
+mod locks;
+mod memlock;
 mod memory;
 mod paths;
 mod privilege;
@@ -114,6 +117,16 @@ pub const SHARED: &[Case] = &[
         identity::a_process_of_another_pid_namespace_has_the_host_s_pid,
     ),
     ("memory_of_a_process_is_what_proc_says", memory::memory_of_a_process_is_what_proc_says),
+    (
+        "a_lock_of_another_process_is_one_call_with_its_bytes",
+        locks::a_lock_of_another_process_is_one_call_with_its_bytes,
+    ),
+    ("what_is_mapped_locked_is_held_and_no_call", locks::what_is_mapped_locked_is_held_and_no_call),
+    (
+        "a_lock_that_fails_is_a_failure_by_errno_and_no_call",
+        locks::a_lock_that_fails_is_a_failure_by_errno_and_no_call,
+    ),
+    ("every_lock_of_eight_threads_is_counted", locks::every_lock_of_eight_threads_is_counted),
     (
         "the_page_of_a_loaded_guest_satisfies_promtool",
         lifecycle::the_page_of_a_loaded_guest_satisfies_promtool,
@@ -263,6 +276,41 @@ pub const ONCE: &[OnceCase] = &[
         "modules_that_go_and_come_again_are_watched_each_time",
         devices::modules_that_go_and_come_again_are_watched_each_time,
     ),
+    (
+        "locks_of_shown_and_other_processes_are_all_the_host_s",
+        locks::locks_of_shown_and_other_processes_are_all_the_host_s,
+    ),
+    (
+        "without_counts_of_processes_locks_are_the_host_s_alone",
+        locks::without_counts_of_processes_locks_are_the_host_s_alone,
+    ),
+    ("switched_off_nothing_watches_locks", locks::switched_off_nothing_watches_locks),
+    (
+        "who_needs_no_memlock_limit_is_told_by_the_iterator",
+        memlock::who_needs_no_memlock_limit_is_told_by_the_iterator,
+    ),
+    (
+        "who_needs_no_memlock_limit_is_told_by_proc",
+        memlock::who_needs_no_memlock_limit_is_told_by_proc,
+    ),
+    (
+        "hugepages_are_what_sysfs_says_of_each_size_and_node",
+        hugepages::hugepages_are_what_sysfs_says_of_each_size_and_node,
+    ),
+    (
+        "pages_that_a_process_takes_of_a_node_are_free_no_more",
+        hugepages::pages_that_a_process_takes_of_a_node_are_free_no_more,
+    ),
+    (
+        "what_is_mapped_untouched_is_reserved_and_beyond_the_pool_surplus",
+        hugepages::what_is_mapped_untouched_is_reserved_and_beyond_the_pool_surplus,
+    ),
+    (
+        "a_cgroup_s_limit_on_hugepages_is_told_with_what_it_refused",
+        hugepages::a_cgroup_s_limit_on_hugepages_is_told_with_what_it_refused,
+    ),
+    ("a_limit_that_comes_later_is_found", hugepages::a_limit_that_comes_later_is_found),
+    ("memory_of_the_host_is_what_proc_says", hugepages::memory_of_the_host_is_what_proc_says),
 ];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
@@ -329,6 +377,7 @@ pub const PARALLEL: &[&str] = &[
     "rows_that_two_cpus_make_at_once_lose_nothing",
     "missed_returns_are_counted_and_explain_the_difference",
     "two_thousand_short_lives_add_up_in_a_bounded_number_of_series",
+    "every_lock_of_eight_threads_is_counted",
 ];
 
 /// Fails with both values unless they are equal.

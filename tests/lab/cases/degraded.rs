@@ -85,7 +85,7 @@ pub fn shows_what_is_pinned(exporter: &Exporter, workload: &Workload, attach: &s
 }
 
 /// Starts mrscope in a mount namespace of its own after a preparation.
-fn start_after(preparation: &str) -> Result<Exporter, String> {
+pub fn start_after(preparation: &str) -> Result<Exporter, String> {
     let script = format!("{preparation} && exec \"$@\"");
     Exporter::start_by(&["unshare", "-m", "sh", "-c", &script, "sh"], &[])
 }

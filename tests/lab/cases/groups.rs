@@ -7,10 +7,10 @@ use crate::exporter::{Exporter, wait_for};
 use crate::workload::{Workload, status_bytes};
 
 /// A cgroup for its lifetime.
-struct Cgroup(&'static str);
+pub struct Cgroup(pub &'static str);
 
 impl Cgroup {
-    fn make(name: &'static str) -> Result<Self, String> {
+    pub fn make(name: &'static str) -> Result<Self, String> {
         fs::create_dir(format!("/sys/fs/cgroup/{name}")).map_err(|e| format!("{name}: {e}"))?;
         Ok(Self(name))
     }
