@@ -402,7 +402,7 @@ fn modes_are_told(page: &Page) -> Outcome {
 
 /// The kernel adds up what its CPUs counted once a second.
 fn pins_are_told(exporter: &Exporter, workload: &mut Workload) -> Outcome {
-    const PAGES: f64 = 1024.0;
+    let pages = 4.0 * MIB / rustix::param::page_size() as f64;
     for (op, command) in [("acquired", "reg count=1 size=4M"), ("released", "dereg count=all")] {
         let name = format!("nr_foll_pin_{op}");
         let series = format!("mrscope_memory_pins_total{{op=\"{op}\"}}");
@@ -420,7 +420,7 @@ fn pins_are_told(exporter: &Exporter, workload: &mut Workload) -> Outcome {
         };
         let before = sandwiched()?;
         workload.ask(command)?;
-        wait_for("the pins to be counted", || Ok(sandwiched()? >= before + PAGES))?;
+        wait_for("the pins to be counted", || Ok(sandwiched()? >= before + pages))?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::cases::*;
 use crate::exporter::Exporter;
 use crate::page::Page;
-use crate::workload::{Workload, number, status_bytes};
+use crate::workload::{Workload, number, status_bytes, whole_pages};
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -100,6 +100,15 @@ fn within(what: &str, seconds: f64, at_most: f64) -> Outcome {
     }
 }
 
+/// A process with a series, which a call alone does not give it: it holds an MR all along.
+fn holder(exporter: &Exporter) -> Result<Workload, String> {
+    let mut workload = Workload::start()?;
+    workload.ask("reg count=1 size=4096")?;
+    let page = exporter.page()?;
+    equal("its MR", page.or_zero(&of_process("active", workload.pid)), 1.0)?;
+    Ok(workload)
+}
+
 /// Does it between two pages.
 fn around(
     exporter: &Exporter,
@@ -122,14 +131,14 @@ fn is_locked(page: &Page, pid: u32, bytes: f64) -> Outcome {
 }
 
 pub fn a_lock_of_another_process_is_one_call_with_its_bytes(lab: &Lab<'_>) -> Outcome {
-    let mut workload = Workload::start()?;
+    let mut workload = holder(lab.exporter)?;
     let pid = workload.pid;
     workload.ask("map size=4M touch=0")?;
     // The lengths are those that were asked for, the locked pages whole.
     let steps: [(&str, &str, f64, f64); 4] = [
         ("lock call=mlock size=3M", "mlock", 3.0 * MIB, 3.0 * MIB),
         ("lock call=munlock size=3M", "munlock", 0.0, 0.0),
-        ("lock call=mlock2 size=5000 offset=100", "mlock2", 5000.0, 8192.0),
+        ("lock call=mlock2 size=5000 offset=100", "mlock2", 5000.0, whole_pages(5100.0)),
         ("lock call=mlock size=4M", "mlock", 4.0 * MIB, 4.0 * MIB),
     ];
     for (command, syscall, bytes, locked) in steps {
@@ -149,7 +158,7 @@ pub fn a_lock_of_another_process_is_one_call_with_its_bytes(lab: &Lab<'_>) -> Ou
 }
 
 pub fn what_is_mapped_locked_is_held_and_no_call(lab: &Lab<'_>) -> Outcome {
-    let mut workload = Workload::start()?;
+    let mut workload = holder(lab.exporter)?;
     let pid = workload.pid;
     let (moved, _) = around(lab.exporter, &mut workload, &["map size=2M lock=1"])?;
     moved.is_calls("MAP_LOCKED", &[])?;
@@ -206,7 +215,7 @@ fn fails_as(
 
 pub fn a_lock_that_fails_is_a_failure_by_errno_and_no_call(lab: &Lab<'_>) -> Outcome {
     let exporter = lab.exporter;
-    let mut workload = Workload::start()?;
+    let mut workload = holder(exporter)?;
     workload.ask("map size=2M touch=0")?;
     let unmapped = "size=64K how=unmapped rounds=3";
     fails_as(exporter, &mut workload, unmapped, ("mlock", "ENOMEM", 3.0))?;
@@ -230,7 +239,7 @@ pub fn a_lock_that_fails_is_a_failure_by_errno_and_no_call(lab: &Lab<'_>) -> Out
 }
 
 pub fn every_lock_of_eight_threads_is_counted(lab: &Lab<'_>) -> Outcome {
-    let mut workload = Workload::start()?;
+    let mut workload = holder(lab.exporter)?;
     workload.ask("map size=1M")?;
     let command = "lock call=each threads=8 rounds=125 size=10000";
     let (moved, reply) = around(lab.exporter, &mut workload, &[command])?;
@@ -256,7 +265,9 @@ pub fn locks_of_shown_and_other_processes_are_all_the_host_s() -> Outcome {
     let mut workloads = Vec::new();
     for rounds in [3, 5, 7] {
         let mut workload = Workload::start()?;
-        workload.ask("map size=64K lock=1")?;
+        workload.ask("reg count=1 size=4096")?;
+        workload.ask("map size=64K")?;
+        exporter.page()?;
         workload.ask(&format!("lock call=each rounds={rounds} size=4096"))?;
         workloads.push(workload);
     }
@@ -294,7 +305,7 @@ pub fn without_counts_of_processes_locks_are_the_host_s_alone() -> Outcome {
     let exporter = with_config("mlock:\n  per_process: false\n")?;
     let mut workload = Workload::start()?;
     workload.ask("map size=64K")?;
-    workload.ask("lock call=mlock size=8192 rounds=4")?;
+    workload.ask("lock call=mlock size=64K rounds=4")?;
     let page = exporter.page()?;
     in_state(&page, "mlock", "ok")?;
     equal("calls", calls(&page, "mlock"), 4.0)?;
@@ -302,7 +313,7 @@ pub fn without_counts_of_processes_locks_are_the_host_s_alone() -> Outcome {
     if !of_processes.is_empty() {
         return Err(format!("there are series of processes: {of_processes:?}"));
     }
-    is_locked(&page, workload.pid, 8192.0)?;
+    is_locked(&page, workload.pid, 65_536.0)?;
     workload.end()?;
     exporter.stop().map(|_| ())
 }
@@ -323,7 +334,7 @@ pub fn switched_off_nothing_watches_locks() -> Outcome {
     }
     exporter.stop()?;
     let exporter = Exporter::start(&["--no-collector.mlock"])?;
-    workload.ask("lock call=mlock size=8192")?;
+    workload.ask("lock call=mlock size=64K")?;
     let page = exporter.page()?;
     in_state(&page, "mlock", "off")?;
     if !watching_locks().is_empty() {
@@ -337,7 +348,7 @@ pub fn switched_off_nothing_watches_locks() -> Outcome {
     if !claimed.is_empty() {
         return Err(format!("switched off, it says {claimed:?}"));
     }
-    is_locked(&page, workload.pid, 8192.0)?;
+    is_locked(&page, workload.pid, 65_536.0)?;
     workload.end()?;
     exporter.stop().map(|_| ())
 }
