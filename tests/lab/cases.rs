@@ -126,7 +126,6 @@ pub const SHARED: &[Case] = &[
         "a_lock_that_fails_is_a_failure_by_errno_and_no_call",
         locks::a_lock_that_fails_is_a_failure_by_errno_and_no_call,
     ),
-    ("every_lock_of_eight_threads_is_counted", locks::every_lock_of_eight_threads_is_counted),
     (
         "the_page_of_a_loaded_guest_satisfies_promtool",
         lifecycle::the_page_of_a_loaded_guest_satisfies_promtool,
@@ -276,6 +275,7 @@ pub const ONCE: &[OnceCase] = &[
         "modules_that_go_and_come_again_are_watched_each_time",
         devices::modules_that_go_and_come_again_are_watched_each_time,
     ),
+    ("every_lock_of_eight_threads_is_counted", locks::every_lock_of_eight_threads_is_counted),
     (
         "locks_of_shown_and_other_processes_are_all_the_host_s",
         locks::locks_of_shown_and_other_processes_are_all_the_host_s,

@@ -70,7 +70,7 @@ impl Moved {
             let count = expected.iter().find(|(name, _)| *name == syscall).map_or(0.0, |e| e.1);
             equal(&format!("{what}: {syscall}"), self.by(|page| calls(page, syscall)), count)?;
             let buckets = format!(
-                "mrscope_mlock_duration_seconds_bucket{{le=\"+Inf\",syscall=\"{syscall}\"}}"
+                "mrscope_mlock_duration_seconds_bucket{{syscall=\"{syscall}\",le=\"+Inf\"}}"
             );
             equal(&format!("{what}: {buckets}"), self.by(|page| page.or_zero(&buckets)), count)?;
         }
@@ -238,11 +238,12 @@ pub fn a_lock_that_fails_is_a_failure_by_errno_and_no_call(lab: &Lab<'_>) -> Out
     workload.end()
 }
 
-pub fn every_lock_of_eight_threads_is_counted(lab: &Lab<'_>) -> Outcome {
-    let mut workload = holder(lab.exporter)?;
+pub fn every_lock_of_eight_threads_is_counted() -> Outcome {
+    let exporter = Exporter::start(&[])?;
+    let mut workload = holder(&exporter)?;
     workload.ask("map size=1M")?;
     let command = "lock call=each threads=8 rounds=125 size=10000";
-    let (moved, reply) = around(lab.exporter, &mut workload, &[command])?;
+    let (moved, reply) = around(&exporter, &mut workload, &[command])?;
     let expected = SYSCALLS.map(|syscall| (syscall, 1000.0));
     for (syscall, count) in expected {
         equal("of the caller", number(&reply, &format!("{syscall}_count"))?, count)?;
@@ -256,7 +257,8 @@ pub fn every_lock_of_eight_threads_is_counted(lab: &Lab<'_>) -> Outcome {
     is_locked(&moved.after, workload.pid, 0.0)?;
     let lost = |page: &Page| page.lost().into_iter().map(|(_, count)| count).sum::<f64>();
     equal("lost", lost(&moved.after), lost(&moved.before))?;
-    workload.end()
+    workload.end()?;
+    exporter.stop().map(|_| ())
 }
 
 /// With one series for many.
@@ -340,10 +342,16 @@ pub fn switched_off_nothing_watches_locks() -> Outcome {
     if !watching_locks().is_empty() {
         return Err(format!("switched off, {:?} are in the kernel", watching_locks()));
     }
+    let attached = |series: &str| {
+        series.starts_with("mrscope_program_attached{") && series.contains("program=\"mlock")
+    };
     let claimed: Vec<_> = page
         .starting("mrscope_")
-        .filter(|(series, _)| series.contains("mlock") && !series.contains("collector=\"mlock\""))
-        .filter(|(series, _)| !series.contains("mlockall_future") && !series.contains("mlocked"))
+        .filter(|(series, value)| {
+            let of_locks = ["mrscope_mlock_", "mrscope_process_mlock_"];
+            of_locks.iter().any(|prefix| series.starts_with(prefix))
+                || attached(series) && *value != 0.0
+        })
         .collect();
     if !claimed.is_empty() {
         return Err(format!("switched off, it says {claimed:?}"));
