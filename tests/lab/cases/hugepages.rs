@@ -347,7 +347,9 @@ const AS_IN_MEMINFO: [(&str, &str); 10] = [
 pub fn memory_of_the_host_is_what_proc_says() -> Outcome {
     let exporter = Exporter::start(&[])?;
     let mut workload = Workload::start()?;
-    // So that what is compared is not zero.
+    // So that what is compared is not zero: what is locked, and pages that are transparent.
+    workload.ask("reg count=1 size=4M pages=thp")?;
+    workload.ask("dereg count=all")?;
     workload.ask("map size=8M")?;
     workload.ask("lock call=mlock size=8M")?;
     let before = lines("/proc/meminfo", 1024.0)?;
@@ -382,6 +384,37 @@ pub fn memory_of_the_host_is_what_proc_says() -> Outcome {
     exporter.stop().map(|_| ())
 }
 
+/// Counters of vmstat: what it says before the page is made and after it holds them.
+const AS_IN_VMSTAT: [(&str, &str); 9] = [
+    ("memory_pins_total{op=\"acquired\"}", "nr_foll_pin_acquired"),
+    ("memory_pins_total{op=\"released\"}", "nr_foll_pin_released"),
+    ("memory_oom_kills_total", "oom_kill"),
+    ("hugepages_allocations_total{result=\"success\"}", "htlb_buddy_alloc_success"),
+    ("hugepages_allocations_total{result=\"failure\"}", "htlb_buddy_alloc_fail"),
+    ("transparent_hugepages_events_total{event=\"fault\"}", "thp_fault_alloc"),
+    ("transparent_hugepages_events_total{event=\"fallback\"}", "thp_fault_fallback"),
+    ("transparent_hugepages_events_total{event=\"collapse\"}", "thp_collapse_alloc"),
+    ("transparent_hugepages_events_total{event=\"split\"}", "thp_split_page"),
+];
+
+fn sandwiched(exporter: &Exporter) -> Result<Page, String> {
+    let before = lines("/proc/vmstat", 1.0)?;
+    let page = exporter.page()?;
+    let after = lines("/proc/vmstat", 1.0)?;
+    for (metric, name) in AS_IN_VMSTAT {
+        let shown = page.value(&format!("mrscope_{metric}"));
+        let (low, high) = (before.get(name), after.get(name));
+        let between = match (shown, low, high) {
+            (Some(shown), Some(low), Some(high)) => (*low..=*high).contains(&shown),
+            _ => shown.is_none() && low.is_none(),
+        };
+        if !between {
+            return Err(format!("{metric} is {shown:?}, {name} was {low:?}, and then {high:?}"));
+        }
+    }
+    Ok(page)
+}
+
 /// Every mode that the kernel names, and 1 for the one in force.
 fn modes_are_told(page: &Page) -> Outcome {
     let mut told = Series::new();
@@ -404,23 +437,14 @@ fn modes_are_told(page: &Page) -> Outcome {
 fn pins_are_told(exporter: &Exporter, workload: &mut Workload) -> Outcome {
     let pages = 4.0 * MIB / rustix::param::page_size() as f64;
     for (op, command) in [("acquired", "reg count=1 size=4M"), ("released", "dereg count=all")] {
-        let name = format!("nr_foll_pin_{op}");
         let series = format!("mrscope_memory_pins_total{{op=\"{op}\"}}");
-        let sandwiched = || -> Result<f64, String> {
-            let vmstat = || -> Result<f64, String> {
-                let told = lines("/proc/vmstat", 1.0)?.get(&name).copied();
-                told.ok_or_else(|| format!("/proc/vmstat has no {name}"))
-            };
-            let (low, page, high) = (vmstat()?, exporter.page()?, vmstat()?);
-            let shown = page.value(&series).ok_or_else(|| format!("{series} is absent"))?;
-            if !(low..=high).contains(&shown) {
-                return Err(format!("{series} is {shown}, vmstat said {low} before, {high} after"));
-            }
-            Ok(shown)
+        let pins = || {
+            let page = sandwiched(exporter)?;
+            page.value(&series).ok_or_else(|| format!("{series} is absent"))
         };
-        let before = sandwiched()?;
+        let before = pins()?;
         workload.ask(command)?;
-        wait_for("the pins to be counted", || Ok(sandwiched()? >= before + pages))?;
+        wait_for("the pins to be counted", || Ok(pins()? >= before + pages))?;
     }
     Ok(())
 }
