@@ -133,6 +133,27 @@ fn node_of_the_largest(pools: &Series) -> Result<u32, String> {
     }
 }
 
+/// A file of the kernel's with another number in it for as long as this lives.
+struct Written {
+    path: String,
+    before: String,
+}
+
+impl Written {
+    fn to(path: &str, number: u32) -> Result<Self, String> {
+        let written = Self { path: path.to_owned(), before: read(path)? };
+        let outcome = fs::write(path, number.to_string());
+        outcome.map_err(|error| format!("{path}: {error}")).map(|()| written)
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        // Whatever came of the case, the next one finds what it expects.
+        let _ = fs::write(&self.path, &self.before);
+    }
+}
+
 pub fn hugepages_are_what_sysfs_says_of_each_size_and_node() -> Outcome {
     let exporter = Exporter::start(&[])?;
     let pools = as_sysfs_says(&exporter)?;
@@ -144,13 +165,11 @@ pub fn hugepages_are_what_sysfs_says_of_each_size_and_node() -> Outcome {
     }
     // A pool that changes under its reader.
     let grown = format!("{NODE_FOLDER}/node1/hugepages/hugepages-2048kB/nr_hugepages");
-    fs::write(&grown, "100").map_err(|error| format!("{grown}: {error}"))?;
-    let after = as_sysfs_says(&exporter)?;
+    let grown = Written::to(&grown, 100)?;
     let by = 4.0 * SIZE_2M;
     let moved = [(on_node("pool", 1, SIZE_2M), by), (on_node("free", 1, SIZE_2M), by)];
-    let verdict = only_moved(&pools, &after, &moved);
-    fs::write(&grown, "96").map_err(|error| format!("{grown}: {error}"))?;
-    verdict?;
+    only_moved(&pools, &as_sysfs_says(&exporter)?, &moved)?;
+    drop(grown);
     only_moved(&pools, &as_sysfs_says(&exporter)?, &[])?;
     exporter.stop().map(|_| ())
 }
@@ -188,10 +207,9 @@ pub fn what_is_mapped_untouched_is_reserved_and_beyond_the_pool_surplus() -> Out
     workload.ask("unmap")?;
     only_moved(&before, &as_sysfs_says(&exporter)?, &[])?;
 
-    fs::write(OVERCOMMIT_2M, "8").map_err(|error| format!("{OVERCOMMIT_2M}: {error}"))?;
-    let verdict = beyond_the_pool(&exporter, &mut workload, &before);
-    fs::write(OVERCOMMIT_2M, "0").map_err(|error| format!("{OVERCOMMIT_2M}: {error}"))?;
-    verdict?;
+    let allowed = Written::to(OVERCOMMIT_2M, 8)?;
+    beyond_the_pool(&exporter, &mut workload, &before)?;
+    drop(allowed);
     only_moved(&before, &as_sysfs_says(&exporter)?, &[])?;
     workload.end()?;
     exporter.stop().map(|_| ())
