@@ -13,6 +13,8 @@ readonly guest=(busybox-static cpio debian-archive-keyring ibverbs-providers ipr
 readonly cases=(ibverbs-utils procps prometheus) check=(clang-format-14 shellcheck)
 # Its compiler of Rust is Debian's, as only Debian has its standard library for arm64.
 readonly arm64=(gcc-aarch64-linux-gnu qemu-system-arm rustc-web cargo-web)
+# TLBs whose counters count are riscv64's.
+readonly riscv64=(gcc-riscv64-linux-gnu libc6-dev-riscv64-cross opensbi qemu-system-misc)
 # Those of bookworm-security, which keep up with Firefox.
 readonly rust=(rustc-web cargo-web) rust_check=(rustfmt-web rust-web-clippy)
 
@@ -23,7 +25,7 @@ case ${1:-} in
     test-kernels)
         packages=("${build[@]}" "${guest[@]}" "${cases[@]}") rust_packages=("${rust[@]}") ;;
     test)
-        packages=("${build[@]}" "${guest[@]}" "${cases[@]}" "${check[@]}")
+        packages=("${build[@]}" "${guest[@]}" "${cases[@]}" "${check[@]}" "${riscv64[@]}")
         rust_packages=("${rust[@]}" "${rust_check[@]}") rust_parts=(fmt clippy) ;;
     test-arm64) packages=("${build[@]}" "${guest[@]}" "${cases[@]}" "${arm64[@]}") ;;
     *) die 2 "mode '${1:-}': expected run-host, run-guest, test, test-kernels or test-arm64" ;;

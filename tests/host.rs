@@ -99,6 +99,8 @@ fn capabilities(pid: u32) -> Vec<(String, u64, u64)> {
 #[test]
 fn no_thread_has_a_right_in_effect_and_few_keep_any() {
     const SYS_PTRACE: u64 = 1 << 19;
+    /// CAP_PERFMON and CAP_SYS_ADMIN.
+    const COUNTING: u64 = 1 << 38 | 1 << 21;
     let served = Served::start(&[]);
     let (_, page) = served.get("/metrics");
     let by_proc = page.contains("mrscope_program_attached{attach=\"none\",program=\"tasks\"} 0\n");
@@ -110,9 +112,61 @@ fn no_thread_has_a_right_in_effect_and_few_keep_any() {
         match thread.as_str() {
             "events" => assert_ne!(*permitted, 0, "{threads:?}"),
             "processes" if by_proc => assert_eq!(*permitted, SYS_PTRACE, "{threads:?}"),
+            // Where the CPUs have none nothing is kept to open counters.
+            "tlb" if has_counters() => assert_eq!(permitted & !COUNTING, 0, "{threads:?}"),
             _ => assert_eq!(*permitted, 0, "{thread} of {threads:?}"),
         }
     }
+}
+
+/// Whether the kernel knows counters of these CPUs.
+fn has_counters() -> bool {
+    let sources = std::fs::read_dir("/sys/bus/event_source/devices").unwrap().flatten();
+    let names = sources.filter_map(|source| source.file_name().into_string().ok());
+    names.into_iter().any(|name| name.starts_with("cpu") || name.starts_with("armv8_"))
+}
+
+#[test]
+fn tlb_misses_are_counted_or_it_is_said_that_the_cpus_have_no_counters() {
+    let served = Served::start(&[]);
+    let page = served.get("/metrics?collect[]=tlb").1;
+    let state = |state: &str| {
+        page.contains(&format!(
+            "mrscope_collector_state{{collector=\"tlb\",state=\"{state}\"}} 1\n"
+        ))
+    };
+    if has_counters() {
+        assert!(state("ok") || state("no_data"), "{page}");
+        return;
+    }
+    assert!(state("unsupported"), "{page}");
+    for event in ["access", "miss"] {
+        let event =
+            format!("mrscope_tlb_event_counted{{event=\"{event}\",op=\"load\",tlb=\"data\"}} 0\n");
+        assert!(page.contains(&event), "{page}");
+    }
+    assert!(!page.contains("mrscope_tlb_misses_total{"), "{page}");
+    assert!(page.contains("mrscope_scrape_collector_success{collector=\"tlb\"} 1\n"), "{page}");
+    let why = "collector tlb: unsupported: this machine's CPUs show no performance counters";
+    assert!(served.said.iter().any(|line| line.contains(why)), "{:?}", served.said);
+}
+
+#[test]
+fn what_counters_take_is_refused_with_what_helps() {
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-all", "--inh-caps", "-all", "--"]).args([
+        env!("CARGO_BIN_EXE_mrscope"),
+        "--web.listen-address",
+        "127.0.0.1:0",
+    ]);
+    let served = Served::spawn(command, 1);
+    let page = served.get("/metrics").1;
+    // Without counters the kernel says so before it asks for rights, or after.
+    let denied = "mrscope_collector_state{collector=\"tlb\",state=\"denied\"} 1\n";
+    assert!(page.contains(denied), "{page}");
+    let why =
+        "collector tlb: denied: dtlb_load (access): the kernel refuses counters; lacking: CAP_";
+    assert!(served.said.iter().any(|line| line.contains(why)), "{:?}", served.said);
 }
 
 /// BPF maps that a process holds, by its open files.

@@ -1,6 +1,7 @@
 //! Joins sources to words: each collector writes its part of a page, and says what stopped it.
 //! A collector's failure hides nothing of another.
 
+mod counting;
 mod devices;
 mod exporter;
 mod hugepages;
@@ -25,13 +26,13 @@ use crate::ledger::View;
 use crate::metrics::{Page, PageError};
 use crate::model::{HookState, Labels, Snapshot, TlbFigures};
 
+pub use counting::LiveTlb;
 pub use exporter::Report;
 pub use nics::Devices;
 pub use pages::{Choice, ChoiceError, Pages, RenderError, Rendered};
 pub use readings::Openers;
 pub use run::{Engine, EngineOptions, Look};
 pub use sources::{CountsTlb, ListsTasks, LiveTasks, ProcessList};
-pub use tlb::LiveTlb;
 
 /// What all collectors of one page see.
 #[derive(Debug)]
@@ -109,7 +110,7 @@ pub fn all() -> Vec<Box<dyn Collector>> {
         Box::new(process::Process),
         Box::new(mlock::Mlock),
         Box::new(hugepages::Hugepages),
-        Box::new(tlb::Tlb::default()),
+        Box::new(tlb::Tlb),
         Box::new(devices::DeviceInfo),
         Box::new(exporter::Exporter),
     ]

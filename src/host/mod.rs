@@ -2,15 +2,21 @@
 //! Never writes, never keeps what it read.
 
 mod cgroup;
+mod cpu_counters;
+mod cpus;
 mod infiniband;
 mod kallsyms;
 mod lockdown;
 mod memory;
 mod modules;
 mod own;
+mod page_walks;
+pub mod perf;
 mod preemption;
 mod process;
+mod process_counters;
 mod rights;
+mod scaled;
 mod tasks;
 mod tracefs;
 mod whole;
@@ -19,6 +25,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use cgroup::{CgroupPaths, Owner, cgroup_of};
+pub use cpu_counters::{CpuCounters, NodeTotal, OpensOnCpu, ReadsCounters, Verdict};
+pub use cpus::online_cpus;
 pub use infiniband::{device, device_names};
 pub use kallsyms::{Home, Symbols};
 pub use lockdown::confidential;
@@ -27,8 +35,10 @@ pub use memory::{
 };
 pub use modules::{Modules, load_of};
 pub use own::{OwnFigures, own_figures, raise_memlock, raise_open_files};
+pub use page_walks::page_walk_events;
 pub use preemption::preempts;
 pub use process::{Presence, Processes, hides_processes};
+pub use process_counters::{OpensInThread, ProcessCounters, Uncounted};
 pub use rights::Rights;
 pub use tasks::read_tasks;
 pub use tracefs::tracefs;

@@ -29,6 +29,11 @@ impl Rights {
     /// user namespace they are.
     pub const PROCESSES: Self = Self(CapabilitySet::SYS_PTRACE);
 
+    /// All that opening counters of CPUs and of processes may need on any host.
+    pub const COUNTING: Self = Self(
+        CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN).union(CapabilitySet::SYS_PTRACE),
+    );
+
     /// What the calling thread has in effect.
     #[must_use]
     pub fn in_effect() -> Self {
@@ -99,6 +104,32 @@ impl Rights {
             needed |= CapabilitySet::DAC_OVERRIDE;
         }
         Self(self.0.intersection(needed)).and(self.for_processes(host))
+    }
+
+    /// Of these, what opening counters takes on this host: in processes of others too, if so.
+    #[must_use]
+    pub fn for_counting(self, host: &Host, in_processes: bool) -> Self {
+        let mut needed = CapabilitySet::PERFMON;
+        if paranoid(host) || !self.0.contains(CapabilitySet::PERFMON) {
+            needed |= CapabilitySet::SYS_ADMIN;
+        }
+        let rights = Self(self.0.intersection(needed));
+        if in_processes { rights.and(self.for_processes(host)) } else { rights }
+    }
+
+    /// What these lack for counters on this host, with the reason. None if it is not capabilities.
+    #[must_use]
+    pub fn lacking_to_count(self, host: &Host) -> Option<&'static str> {
+        if self.0.contains(CapabilitySet::SYS_ADMIN) {
+            return None;
+        }
+        if paranoid(host) {
+            return Some(
+                "CAP_SYS_ADMIN (kernel.perf_event_paranoid is 3 or more; at 2 CAP_PERFMON does)",
+            );
+        }
+        let has = self.0.contains(CapabilitySet::PERFMON);
+        (!has).then_some("CAP_PERFMON (to count what whole CPUs do, and processes of others)")
     }
 
     /// Whether they show processes of others where /proc hides those.
@@ -236,7 +267,19 @@ mod tests {
         std::fs::write(at.join("self/mountinfo"), mount).unwrap();
         assert_eq!(Rights::TRACING.for_processes(&usual), Rights::PROCESSES);
 
+        assert_eq!(Rights::TRACING.for_counting(&usual, true).0.bits(), {
+            (CapabilitySet::PERFMON | CapabilitySet::SYS_PTRACE).bits()
+        });
+        assert_eq!(Rights::TRACING.for_counting(&usual, false), Rights(CapabilitySet::PERFMON));
+        assert_eq!(admin.for_counting(&usual, false), admin);
+        assert_eq!(tracing.lacking_to_count(&usual), None);
+        assert!(Rights::NONE.lacking_to_count(&usual).unwrap().starts_with("CAP_PERFMON ("));
+
         let (debian, debians) = host("3\n");
+        let both = Rights(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN);
+        assert_eq!(Rights::TRACING.for_counting(&debian, false), both);
+        assert_eq!(admin.lacking_to_count(&debian), None);
+        assert!(tracing.lacking_to_count(&debian).unwrap().starts_with("CAP_SYS_ADMIN ("));
         assert_eq!(lacking(tracing, &debian), [false, false, true]);
         assert_eq!(lacking(admin, &debian), [false; 3]);
         assert!(Rights::TRACING.for_attaching(&debian, false).0.contains(CapabilitySet::SYS_ADMIN));

@@ -29,6 +29,8 @@ pub struct Shown {
     pub memory: Option<Memory>,
     /// When the process started, in nanoseconds of boot time: where it lives, and is one.
     pub start_ns: Option<u64>,
+    /// That process.
+    pub key: Option<ProcessKey>,
 }
 
 /// All processes without a series together.
@@ -58,13 +60,13 @@ impl Ledger {
         let mut shown = Vec::new();
         for (labels, series) in self.series.iter().filter(|(_, series)| series.shown) {
             let mut members = living.remove(labels).unwrap_or_default();
-            let mut start_ns = None;
+            let mut key = None;
             if self.options.labels_name_one {
                 // Of two with one pid the newer owns the series.
                 members.sort_by_key(|(key, _)| key.start_ns);
                 let newest = members.pop();
                 members.drain(..).for_each(|(_, older)| others.add(older));
-                start_ns = newest.map(|(key, _)| key.start_ns);
+                key = newest.map(|(key, _)| *key);
                 members.extend(newest);
             }
             let registers =
@@ -77,7 +79,8 @@ impl Ledger {
                 locks: (series.counters.lock_calls > 0).then_some(series.counters),
                 gauges: gauges.reduce(|all, more| all.plus(&more)),
                 memory: memory.reduce(|all, more| all.plus(&more)),
-                start_ns,
+                start_ns: key.map(|key| key.start_ns),
+                key,
             });
         }
         living.into_values().flatten().for_each(|(_, member)| others.add(member));

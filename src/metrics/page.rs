@@ -125,6 +125,22 @@ impl Page {
         self.add(metric, LabelValues::of_process(process, word), Value::Number(value))
     }
 
+    /// Adds a sample of a process, or of a group, with two labels beside its own.
+    ///
+    /// # Errors
+    /// See [`PageError`].
+    pub fn process_number_by(
+        &mut self,
+        metric: &'static Metric,
+        process: &Labels,
+        [word, other]: [&'static str; 2],
+        value: f64,
+    ) -> Result<(), PageError> {
+        let mut labels = LabelValues::of_process(process, Some(word));
+        labels.own = Box::new([other.to_owned()]);
+        self.add(metric, labels, Value::Number(value))
+    }
+
     /// Adds a histogram: cumulated counts by bound, the count of all, and their sum.
     ///
     /// # Errors

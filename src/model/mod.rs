@@ -21,4 +21,6 @@ pub use snapshot::{
     Cause, DeviceTotals, Failure, InFlight, LostUpdates, MapUse, MrKind, PinUse, Snapshot,
 };
 pub use task::{Memory, Task, Tasks};
-pub use tlb::{TlbEvent, TlbFigures, TlbOptions};
+pub use tlb::{
+    Counting, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbOptions, TlbProcess, TlbRole,
+};

@@ -5,9 +5,10 @@
 use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
-    Attach, Cause, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse, Memory,
-    MlockCall, MlockTotals, Mlocks, MrKind, Process, ProcessCounters, ProcessGauges, ProcessKey,
-    Snapshot, Task, Tasks, TlbFigures, Trouble,
+    Attach, Cause, Counting, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse,
+    Memory, MlockCall, MlockTotals, Mlocks, MrKind, Process, ProcessCounters, ProcessGauges,
+    ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbProcess,
+    TlbRole, Trouble,
 };
 
 /// Counters that always say the same.
@@ -19,7 +20,7 @@ impl CountsTlb for Counted {
     }
 }
 
-/// A kernel and a list of processes that the test brings, and counters that count nothing.
+/// A kernel and a list of processes that the test brings, and counters that always say the same.
 pub fn openers(
     events: impl FnOnce() -> Result<Box<dyn KernelEvents>, EventsError> + Send + 'static,
     lister: impl ListsTasks + Send + 'static,
@@ -27,7 +28,7 @@ pub fn openers(
     Openers {
         events: Box::new(|_| events()),
         tasks: Box::new(|_| Box::new(lister)),
-        tlb: Box::new(|_| Box::new(Counted(TlbFigures::default()))),
+        tlb: Box::new(|_| Box::new(Counted(tlb()))),
     }
 }
 
@@ -200,5 +201,51 @@ pub fn tasks() -> Tasks {
         exact: true,
         whole: true,
         unread: None,
+    }
+}
+
+/// Counters of two nodes, of which one event is absent.
+pub fn tlb() -> TlbFigures {
+    let node = |node, count| TlbNode {
+        node,
+        count,
+        enabled_ns: 20_000_000_000,
+        running_ns: 15_000_000_000,
+    };
+    let counter = |event, role, counts: [u64; 2]| TlbCounter {
+        event,
+        role,
+        counting: Counting::Counted,
+        nodes: vec![node(0, counts[0]), node(1, counts[1])],
+    };
+    let absent = TlbCounter {
+        counting: Counting::Unsupported("CPU 0 has no such event".to_owned()),
+        nodes: Vec::new(),
+        ..counter(TlbEvent::DataStore, TlbRole::Access, [0, 0])
+    };
+    let of_process = |tgid, role, count| TlbProcess {
+        key: ProcessKey { tgid, start_ns: 1 },
+        event: TlbEvent::DataLoad,
+        role,
+        count,
+    };
+    TlbFigures {
+        counters: vec![
+            counter(TlbEvent::DataLoad, TlbRole::Access, [9_000_000_000, 5_000_000_000]),
+            counter(TlbEvent::DataLoad, TlbRole::Miss, [163_840, 81_920]),
+            absent,
+            counter(TlbEvent::DataStore, TlbRole::Miss, [1234, 0]),
+            counter(TlbEvent::InstructionLoad, TlbRole::Miss, [77, 88]),
+            counter(TlbEvent::PageWalk, TlbRole::Cycles, [60_000_000_000, 50_000_000_000]),
+            counter(TlbEvent::PageWalk, TlbRole::Walks, [163_000, 81_000]),
+            counter(TlbEvent::PageWalk, TlbRole::WalkCycles, [4_900_000, 2_400_000]),
+        ],
+        processes: vec![
+            of_process(4_194_305, TlbRole::Access, 8_000_000),
+            of_process(4_194_305, TlbRole::Miss, 4096),
+            of_process(4_194_306, TlbRole::Access, 7),
+            of_process(4_194_306, TlbRole::Miss, 0),
+        ],
+        missing: None,
     }
 }
