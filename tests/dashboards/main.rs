@@ -2,30 +2,17 @@
 //! follow Grafana's and Prometheus' customs, and promtool finds the rules right in both directions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod promql;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use mrscope::metrics::{self, Kind, Metric};
-use promql_parser::label::{MatchOp, Matchers};
-use promql_parser::parser::{
-    self, AggregateExpr, BinaryExpr, Expr, LabelModifier, VectorMatchCardinality, VectorSelector,
-};
+use promql_parser::label::MatchOp;
 use serde_json::Value;
 
-/// What tells processes apart unless it is configured otherwise.
-const PROCESS: [&str; 2] = ["pid", "comm"];
-
-/// What a scrape adds to every series.
-const TARGET: [&str; 2] = ["job", "instance"];
-
-/// Stand-ins for Grafana's variables, which are no durations yet.
-const RATE_INTERVAL: Duration = Duration::from_mins(7);
-const RANGE: Duration = Duration::from_mins(11);
-
-type Labels = BTreeSet<String>;
+use promql::{Labels, Query, TARGET, series};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -56,162 +43,6 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-// ---- PromQL
-
-/// A series name taken apart: its metric's labels, and whether it only rises.
-fn series(name: &str) -> Option<(Vec<&'static str>, bool)> {
-    let labels = |metric: &'static Metric| -> Vec<&'static str> {
-        let process = if metric.of_processes() { &PROCESS[..] } else { &[] };
-        process.iter().chain(metric.labels).copied().collect()
-    };
-    if let Some(metric) = metrics::find(name) {
-        assert!(metric.kind != Kind::Histogram, "{name} is a histogram: it has no such series");
-        return Some((labels(metric), metric.kind == Kind::Counter));
-    }
-    for (suffix, more) in [("_bucket", Some("le")), ("_sum", None), ("_count", None)] {
-        let metric = name.strip_suffix(suffix).and_then(metrics::find);
-        if let Some(metric) = metric.filter(|metric| metric.kind == Kind::Histogram) {
-            return Some((labels(metric).into_iter().chain(more).collect(), true));
-        }
-    }
-    // Prometheus' own.
-    (name == "up").then(|| (Vec::new(), false))
-}
-
-/// The ways that a counter is read by: each sees a restart.
-fn reads_counters(function: &str, range: Duration) -> bool {
-    match function {
-        "rate" => range == RATE_INTERVAL,
-        // By the series of ended processes, whose first value is a failure already.
-        "increase" | "max_over_time" => range == RANGE,
-        _ => false,
-    }
-}
-
-/// Walks an expression: labels of its result, and what is wrong in it.
-struct Query {
-    wrong: Vec<String>,
-    selectors: Vec<Matchers>,
-    /// Whether the ranges are Grafana's.
-    dashboard: bool,
-}
-
-impl Query {
-    fn check(expression: &str, dashboard: bool) -> (Self, Labels) {
-        let mut query = Self { wrong: Vec::new(), selectors: Vec::new(), dashboard };
-        let plain = expression
-            .replace("$__rate_interval", &format!("{}s", RATE_INTERVAL.as_secs()))
-            .replace("$__range", &format!("{}s", RANGE.as_secs()));
-        let labels = match parser::parse(&plain) {
-            Ok(tree) => query.walk(&tree),
-            Err(error) => {
-                query.wrong.push(error);
-                Labels::new()
-            }
-        };
-        (query, labels)
-    }
-
-    fn walk(&mut self, tree: &Expr) -> Labels {
-        match tree {
-            Expr::VectorSelector(selector) => self.select(selector, None),
-            Expr::MatrixSelector(_) => panic!("a range outside a function does not parse"),
-            Expr::Call(call) => {
-                let mut labels = Labels::new();
-                for argument in &call.args.args {
-                    labels.append(&mut match &**argument {
-                        Expr::MatrixSelector(matrix) => {
-                            self.select(&matrix.vs, Some((call.func.name, matrix.range)))
-                        }
-                        other => self.walk(other),
-                    });
-                }
-                if call.func.name == "histogram_quantile" && !labels.remove("le") {
-                    self.wrong.push("histogram_quantile of what has no le".into());
-                }
-                labels
-            }
-            Expr::Aggregate(aggregate) => self.aggregate(aggregate),
-            Expr::Binary(binary) => self.join(binary),
-            Expr::Paren(paren) => self.walk(&paren.expr),
-            Expr::Unary(unary) => self.walk(&unary.expr),
-            Expr::Subquery(subquery) => self.walk(&subquery.expr),
-            _ => Labels::new(),
-        }
-    }
-
-    fn select(&mut self, selector: &VectorSelector, inside: Option<(&str, Duration)>) -> Labels {
-        let name = selector.name.as_deref().unwrap_or_default();
-        self.selectors.push(selector.matchers.clone());
-        let Some((labels, rises)) = series(name) else {
-            self.wrong.push(format!("'{name}' is not in the catalogue"));
-            return Labels::new();
-        };
-        let labels: Labels = labels.into_iter().chain(TARGET).map(Into::into).collect();
-        for matcher in &selector.matchers.matchers {
-            if !labels.contains(&matcher.name) {
-                self.wrong.push(format!("{name} has no label '{}'", matcher.name));
-            }
-        }
-        let read_well = match inside {
-            Some((function, range)) if self.dashboard => reads_counters(function, range),
-            Some((function, _)) => matches!(function, "rate" | "increase"),
-            None => false,
-        };
-        if rises && !read_well {
-            self.wrong.push(format!("{name} only rises: read it by rate[$__rate_interval]"));
-        }
-        labels
-    }
-
-    fn aggregate(&mut self, aggregate: &AggregateExpr) -> Labels {
-        let inner = self.walk(&aggregate.expr);
-        let keeps = matches!(aggregate.op.to_string().as_str(), "topk" | "bottomk");
-        match &aggregate.modifier {
-            Some(LabelModifier::Include(by)) => {
-                self.known(&by.labels, &inner);
-                by.labels.iter().cloned().collect()
-            }
-            Some(LabelModifier::Exclude(without)) => {
-                self.known(&without.labels, &inner);
-                inner.into_iter().filter(|label| !without.labels.contains(label)).collect()
-            }
-            None if keeps => inner,
-            None => Labels::new(),
-        }
-    }
-
-    fn join(&mut self, binary: &BinaryExpr) -> Labels {
-        let (mut left, right) = (self.walk(&binary.lhs), self.walk(&binary.rhs));
-        if matches!(&*binary.rhs, Expr::NumberLiteral(_)) {
-            return left;
-        }
-        let modifier = binary.modifier.as_ref();
-        let on = modifier.and_then(|modifier| modifier.matching.as_ref());
-        if let Some(on) = on {
-            self.known(&on.labels().labels, &left);
-            self.known(&on.labels().labels, &right);
-        } else if left != right && !binary.op.is_set_operator() {
-            self.wrong.push(format!("{left:?} never matches {right:?}"));
-        }
-        if binary.op.to_string() == "or" {
-            left.extend(right);
-        }
-        match modifier.map(|modifier| &modifier.card) {
-            Some(VectorMatchCardinality::OneToOne) if !binary.op.is_comparison_operator() => {
-                on.map_or(left, |on| on.labels().labels.iter().cloned().collect())
-            }
-            _ => left,
-        }
-    }
-
-    fn known(&mut self, labels: &[String], of: &Labels) {
-        for label in labels.iter().filter(|label| !of.contains(*label)) {
-            self.wrong.push(format!("no label '{label}' in {of:?}"));
-        }
-    }
-}
-
 /// What stands between `before` and `after`, each time.
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Vec<&'a str> {
     let parts = text.split(before).skip(1);
@@ -228,6 +59,7 @@ fn a_wrong_query_is_found() {
         ("mrscope_mr_active{pid=\"1\"}", "no label 'pid'"),
         ("sum by (comm) (mrscope_mr_active)", "no label 'comm'"),
         ("mrscope_mr_registered_bytes_total", "only rises"),
+        ("mrscope_mr_registered_bytes_total - mrscope_mr_active_bytes", "only rises"),
         ("rate(mrscope_mr_registered_bytes_total[5m])", "only rises"),
         ("mrscope_mr_active / mrscope_umem_pinned_bytes", "never matches"),
         ("histogram_quantile(0.5, mrscope_mr_active)", "no le"),
@@ -288,8 +120,17 @@ fn a_table_names_columns_that_its_query_yields() {
     for (_, dashboard) in dashboards() {
         for (name, panel) in panels(&dashboard) {
             for step in list(panel, "transformations") {
-                let (_, mut labels) = Query::check(text(&panel["targets"][0], "expr"), true);
-                labels.extend(["Time", "Value", "__name__"].map(Into::into));
+                let targets = list(panel, "targets");
+                let mut labels: Labels = targets
+                    .iter()
+                    .flat_map(|target| Query::check(text(target, "expr"), true).1)
+                    .chain(["Time", "__name__"].map(Into::into))
+                    .collect();
+                // Values of several queries are told apart by these.
+                labels.extend(targets.iter().map(|target| match targets.len() {
+                    1 => "Value".to_owned(),
+                    _ => format!("Value #{}", text(target, "refId")),
+                }));
                 let options = &step["options"];
                 let columns = ["excludeByName", "renameByName"].map(|key| options[key].as_object());
                 let mut known: Labels =
@@ -353,10 +194,13 @@ fn a_dashboard_fits_every_grafana() {
     let mut uids = BTreeSet::new();
     for (file, dashboard) in dashboards() {
         assert!(uids.insert(text(&dashboard, "uid").to_owned()), "{file}: its uid is taken");
-        assert_eq!(
-            text(&dashboard, "uid"),
-            Path::new(&file).file_stem().unwrap().to_str().unwrap()
-        );
+        let stem = Path::new(&file).file_stem().unwrap().to_str().unwrap();
+        let uid = if stem == "mrscope" { stem.to_owned() } else { format!("mrscope-{stem}") };
+        assert_eq!(text(&dashboard, "uid"), uid);
+        assert!(list(&dashboard, "tags").contains(&"mrscope".into()), "{file}: no link finds it");
+        let link = &dashboard["links"][0];
+        assert_eq!((text(link, "type"), &link["tags"]), ("dashboards", &["mrscope"][..].into()));
+        assert_eq!((&link["includeVars"], &link["keepTime"]), (&true.into(), &true.into()));
         assert_eq!(dashboard["id"], Value::Null, "{file}: an id is of one Grafana alone");
         assert_eq!(dashboard["editable"], false, "{file}");
         assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 39, "{file}");
