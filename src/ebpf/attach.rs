@@ -100,7 +100,7 @@ fn attach(
 ) -> Result<(Attach, Seated), Trouble> {
     match rung {
         Rung::Fentry => {
-            let programs = hook.shape.sides().iter().map(|side| {
+            let programs = sides(hook).map(|side| {
                 attach_program(object, hook.fentry_program(*side), |p| p.attach_trace())
             });
             let programs = programs.collect::<Result<_, _>>()?;
@@ -108,8 +108,7 @@ fn attach(
         }
         Rung::Tracepoint => {
             let syscall = hook.syscall.unwrap_or_default();
-            // The return first, as below.
-            let programs = hook.shape.sides().iter().rev().map(|side| {
+            let programs = sides(hook).map(|side| {
                 let event = match side {
                     Side::Enter => format!("sys_enter_{syscall}"),
                     Side::Exit => format!("sys_exit_{syscall}"),
@@ -125,7 +124,7 @@ fn attach(
         Rung::PerfKprobe => {
             // The load from before: if the module was loaded anew since, that is seen later.
             let seat = Seat::Perf(facts.symbols.home(hook.symbol).and_then(|at| facts.load(at)));
-            let programs = hook.shape.sides().iter().map(|side| {
+            let programs = sides(hook).map(|side| {
                 attach_program(object, hook.kprobe_program(*side), |p| {
                     p.attach_kprobe(*side == Side::Exit, hook.symbol)
                 })
@@ -155,6 +154,11 @@ fn attach(
     }
 }
 
+/// The return first: an entry that is seen finds its return watched.
+fn sides(hook: &Hook) -> impl Iterator<Item = &'static Side> {
+    hook.shape.sides().iter().rev()
+}
+
 /// All events of a hook on one target, or none: one that stayed could not be defined again.
 fn attach_events(
     object: &Object,
@@ -180,8 +184,7 @@ fn define_and_attach(
     maxactive: u32,
 ) -> Result<Vec<Attached>, Trouble> {
     let mut attached = Vec::new();
-    // The return first: an entry that is seen finds its return watched.
-    for side in hook.shape.sides().iter().rev() {
+    for side in sides(hook) {
         let event = probes.define(hook.name, *side, target, maxactive).map_err(|error| {
             trouble(error.raw_os_error(), format!("kprobe on {target}: {error}"))
         })?;
