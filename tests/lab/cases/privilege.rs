@@ -236,6 +236,7 @@ pub fn with_one_capability_less_it_says_which() -> Outcome {
                 Without::Denied(name) => {
                     let page = exporter.page()?;
                     in_state(&page, "mr", "denied").map_err(told)?;
+                    in_state(&page, "mlock", "denied").map_err(told)?;
                     in_state(&page, "process", "ok").map_err(told)?;
                     exporter.says(&["collector mr: denied", "lacking", name]).map_err(told)?;
                     rests(&exporter, &[]).map_err(told)?;
