@@ -219,16 +219,24 @@ fn is_watched(function: &str) -> bool {
 }
 
 /// Where functions are, by the kernel's own list, and which of those places have BTF.
-struct Places(BTreeMap<String, String>);
+struct Places(BTreeMap<String, Place>);
+
+struct Place {
+    address: String,
+    module: String,
+}
 
 impl Places {
     fn read() -> Result<Self, String> {
         let list = fs::read_to_string("/proc/kallsyms").map_err(|error| error.to_string())?;
         let functions = list.lines().filter_map(|line| {
-            let mut words = line.split_whitespace().skip(2);
+            let mut words = line.split_whitespace();
+            let address = words.next()?.to_owned();
+            let mut words = words.skip(1);
             let name = words.next().filter(|name| is_watched(name))?;
             let module = words.next().unwrap_or("[vmlinux]");
-            Some((name.to_owned(), module.trim_matches(['[', ']']).to_owned()))
+            let module = module.trim_matches(['[', ']']).to_owned();
+            Some((name.to_owned(), Place { address, module }))
         });
         Ok(Self(functions.collect()))
     }
@@ -237,8 +245,16 @@ impl Places {
         self.0.contains_key(symbol)
     }
 
+    /// Whether a list that names functions by their addresses names this one, by any of its names.
+    fn is_on(&self, list: &str, symbol: &str) -> bool {
+        let Some(place) = self.0.get(symbol) else { return false };
+        let same = self.0.iter().filter(|(_, other)| other.address == place.address);
+        let mut names = same.map(|(name, _)| format!(" {name}+"));
+        names.any(|name| list.lines().any(|line| line.contains(&name)))
+    }
+
     fn has_btf(&self, symbol: &str) -> bool {
-        let btf = |place: &String| Path::new("/sys/kernel/btf").join(place).exists();
+        let btf = |place: &Place| Path::new("/sys/kernel/btf").join(&place.module).exists();
         self.0.get(symbol).is_some_and(btf)
     }
 }
@@ -305,7 +321,7 @@ fn agreed(exporter: &Exporter) -> Result<BTreeMap<String, String>, String> {
     let mut trampolines = 0;
     for (program, attach) in &attached {
         let symbol = &symbols[program];
-        let probed = probes.lines().any(|line| line.contains(&format!(" {symbol}+")));
+        let probed = places.is_on(&probes, symbol);
         let (has, agrees) = match attach.as_str() {
             "kprobe" => (true, probed),
             "fentry" => {
