@@ -347,6 +347,7 @@ pub fn build_c_programs() -> Result<(), String> {
         "tests/lab/workload_lives.c",
         "tests/lab/workload_lock.c",
         "tests/lab/workload_map.c",
+        "tests/lab/workload_time.c",
     ];
     let tail = ["-libverbs", "-lpthread", "-o", "target/lab/workload"];
     tool(&[&["gcc"], &flags[..], &workload[..], &tail[..]].concat())?;

@@ -38,23 +38,24 @@ fn main() -> ExitCode {
         };
         return guest::run(kernel, boot, arguments.get(3).map(String::as_str));
     }
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-')).map(String::as_str);
     if asked("--bench-in-guest") {
-        return verdict("bench", bench::run().map(|()| true));
+        return verdict("bench", bench::run(filter).map(|()| true));
     }
     if asked("--bench") {
-        return verdict("bench", bench_on_first_kernel());
+        return verdict("bench", bench_on_first_kernel(filter));
     }
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    host::boot_all(filter.map(String::as_str))
+    host::boot_all(filter)
 }
 
 /// What costs are told of, unless LAB_KERNELS names another.
 const BENCH_KERNEL: &str = "6.1";
 
-fn bench_on_first_kernel() -> Result<bool, String> {
+fn bench_on_first_kernel(table: Option<&str>) -> Result<bool, String> {
     let kernel = host::kernels_asked_for(&[BENCH_KERNEL]).into_iter().next().unwrap_or_default();
     host::build_c_programs()?;
-    let status = host::guest_of(&kernel, Boot::Usual, None)?.arg("--bench-in-guest").status();
+    let mut guest = host::guest_of(&kernel, Boot::Usual, None)?;
+    let status = guest.arg("--bench-in-guest").args(table).status();
     Ok(status.map_err(|error| error.to_string())?.success())
 }
 

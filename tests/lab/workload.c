@@ -171,6 +171,8 @@ static const struct verb {
     {"trial", run_trial, SIZE | PAGES | NODE | TOUCH | LOCK, SIZE},
     {"userns", run_userns, 0, 0},
     {"dropcap", run_dropcap, 0, 0},
+    {"lock_pairs", run_lock_pairs, ROUNDS | WARMUP, 0},
+    {"batches", run_batches, ROUNDS, 0},
     {"leave", run_leave, 0, 0},
     {"status", run_status, 0, 0},
     {"quit", run_quit, 0, 0},

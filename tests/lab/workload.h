@@ -12,6 +12,7 @@
  * workload_lives.c  the commands that make other processes
  * workload_lock.c   the commands that lock memory
  * workload_map.c    the commands that map memory and register none, and those that give up rights
+ * workload_time.c   the commands that time system calls without a device
  */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
@@ -134,6 +135,7 @@ void run_rawreg(const char *op, const struct options *options);
 void run_rawdereg(const char *op, const struct options *options);
 
 /* workload_churn.c */
+void reply_quantiles(const char *what, uint64_t *ns, uint64_t count); /* sorts them */
 void run_churn(const char *op, const struct options *options);
 void run_pairs(const char *op, const struct options *options);
 void run_fail(const char *op, const struct options *options);
@@ -193,5 +195,9 @@ void run_unmap(const char *op, const struct options *options);
 void run_trial(const char *op, const struct options *options);
 void run_userns(const char *op, const struct options *options);
 void run_dropcap(const char *op, const struct options *options);
+
+/* workload_time.c */
+void run_lock_pairs(const char *op, const struct options *options);
+void run_batches(const char *op, const struct options *options);
 
 #endif

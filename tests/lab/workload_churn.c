@@ -128,7 +128,7 @@ static int compare_ns(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-static void reply_quantiles(const char *what, uint64_t *ns, uint64_t count)
+void reply_quantiles(const char *what, uint64_t *ns, uint64_t count)
 {
 	uint64_t sum = 0;
 	char key[32];
