@@ -2,56 +2,17 @@
 //! and the procfs crate's. Usage: bench_tasks [PROCESSES]: sleeping children, 2000 if not given.
 #![allow(unsafe_code)]
 
+#[path = "beside/sleepers.rs"]
+mod sleepers;
+
 use std::error::Error;
-use std::ptr::null_mut;
 
 use mrscope::ebpf::TaskIterator;
 use mrscope::host::{Host, read_tasks};
 use rustix::time::{ClockId, clock_gettime};
+use sleepers::Sleepers;
 
 const ROUNDS: usize = 21;
-
-/// Children that sleep, and end with this.
-#[derive(Default)]
-struct Sleepers(Vec<i32>);
-
-impl Sleepers {
-    fn start(count: usize) -> Result<Self, Box<dyn Error>> {
-        let mut sleepers = Self::default();
-        for number in 0..count {
-            // SAFETY: this has one thread, and the child makes system calls only.
-            let pid = unsafe { libc::fork() };
-            match pid {
-                -1 => return Err(format!("no process after {number}, expected {count}").into()),
-                0 => sleep_for_good(),
-                pid => sleepers.0.push(pid),
-            }
-        }
-        Ok(sleepers)
-    }
-}
-
-fn sleep_for_good() -> ! {
-    // SAFETY: asks to be ended with the parent, and waits for it.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        loop {
-            libc::pause();
-        }
-    }
-}
-
-impl Drop for Sleepers {
-    fn drop(&mut self) {
-        for pid in &self.0 {
-            // SAFETY: a child of ours that nobody has waited for.
-            unsafe {
-                libc::kill(*pid, libc::SIGKILL);
-                libc::waitpid(*pid, null_mut(), 0);
-            }
-        }
-    }
-}
 
 /// CPU time of this thread in milliseconds.
 fn cpu_ms() -> f64 {
@@ -84,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let begun = cpu_ms();
             let seen = read()?;
             times.push(cpu_ms() - begun);
-            if seen < sleepers.0.len() {
+            if seen < sleepers.count() {
                 return Err(format!("{name} saw {seen} processes, expected {count}").into());
             }
         }

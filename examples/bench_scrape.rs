@@ -1,0 +1,104 @@
+//! What a scrape costs: mrscope with all its collectors beside Debian's node exporter with those
+//! that tell of memory, processes and counters of the CPU, asked in turn over HTTP as Prometheus
+//! asks. As root, with prometheus-node-exporter. Usage: bench_scrape [PROCESSES]: sleeping
+//! children, none if not given.
+//!
+//! `cargo build --release && cargo run --release --example bench_scrape -- 5000`
+//!
+//! In a sandbox that keeps its first process from the kernel's iterator mrscope reads /proc instead.
+//! What it would take elsewhere is seen where that process is hidden from /proc too:
+//! `unshare --mount sh -c 'mount -t tmpfs tmpfs /proc/1 && exec "$@"' sh COMMAND`.
+#![allow(unsafe_code)]
+
+#[path = "beside/rounds.rs"]
+mod rounds;
+#[path = "beside/served.rs"]
+mod served;
+#[path = "beside/sleepers.rs"]
+mod sleepers;
+#[path = "beside/tracefs.rs"]
+mod tracefs;
+
+use std::cell::RefCell;
+use std::error::Error;
+
+use rounds::Rounds;
+use served::{Served, child};
+use sleepers::Sleepers;
+use tracefs::mount_tracefs;
+
+const ROUNDS: usize = 21;
+/// A round of one exporter, and the same where each scrape takes long.
+const SCRAPES: [usize; 2] = [50, 10];
+const MANY: usize = 1000;
+
+const CONFIG: &str = "mlock: {tracepoints: true}\n";
+
+/// Those that stand beside what mrscope tells, and nothing else.
+const NODE: [&str; 6] =
+    ["disable-defaults", "meminfo", "meminfo_numa", "vmstat", "processes", "perf"];
+
+fn start_node() -> Result<Served, Box<dyn Error>> {
+    let mut command = child("prometheus-node-exporter");
+    command.arg("--web.listen-address=127.0.0.1:0");
+    command.args(NODE.map(|collector| format!("--collector.{collector}")));
+    Served::start(&mut command, "TLS is disabled")
+}
+
+/// How each collector stands, and how long it took, by the exporter's own word.
+fn print_collectors(page: &str, prefix: &str) {
+    let of = |figure: &str| format!("{prefix}_scrape_collector_{figure}{{collector=\"");
+    for (figure, unit, scale) in [("success", "", 1.0), ("duration_seconds", " ms", 1e3)] {
+        let rows = page.lines().filter_map(|line| {
+            let (collector, value) = line.strip_prefix(&of(figure))?.split_once("\"} ")?;
+            Some(format!("{collector} {:.3}{unit}", value.parse::<f64>().ok()? * scale))
+        });
+        println!("  {figure}: {}", rows.collect::<Vec<_>>().join(", "));
+    }
+    let series = page.lines().filter(|line| !line.starts_with('#')).count();
+    println!("  {} bytes, {series} series", page.len());
+    for line in
+        page.lines().filter(|line| line.contains("_attached{") && line.contains("\"tasks\""))
+    {
+        println!("  {line}");
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let count = std::env::args().nth(1).map_or(Ok(0), |word| {
+        word.parse().map_err(|_| format!("'{word}': expected a number of processes"))
+    })?;
+    let scrapes = SCRAPES[usize::from(count >= MANY)];
+    mount_tracefs()?;
+    let sleepers = Sleepers::start(count)?;
+    let node = RefCell::new(start_node()?);
+    let scope = RefCell::new(Served::mrscope(CONFIG)?);
+    let host = "/metrics?collect[]=process&collect[]=hugepages&collect[]=tlb";
+    let asked = [
+        ("node exporter", (&node, "/metrics")),
+        ("mrscope, all collectors", (&scope, "/metrics")),
+        ("mrscope, process, hugepages and tlb alone", (&scope, host)),
+    ];
+    let figures = ["CPU of a scrape, ms"];
+    let rounds = Rounds::run(ROUNDS, &asked, &figures, |(exporter, path)| {
+        let mut exporter = exporter.borrow_mut();
+        exporter.reconnect()?;
+        for _ in 0..scrapes / 5 {
+            exporter.scrape(path)?;
+        }
+        let begun = exporter.cpu_ms()?;
+        for _ in 0..scrapes {
+            exporter.scrape(path)?;
+        }
+        Ok::<_, Box<dyn Error>>(vec![(exporter.cpu_ms()? - begun) / scrapes as f64])
+    })?;
+    rounds.print();
+    println!("{scrapes} scrapes a round; {} sleeping processes", sleepers.count());
+    for (name, exporter, prefix) in
+        [("node exporter", &node, "node"), ("mrscope", &scope, "mrscope")]
+    {
+        println!("{name}, one page:");
+        print_collectors(&exporter.borrow_mut().page("/metrics")?, prefix);
+    }
+    Ok(())
+}
