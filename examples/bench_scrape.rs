@@ -64,6 +64,21 @@ fn print_collectors(page: &str, prefix: &str) {
     }
 }
 
+/// Whether every collector gave what it has, and did so before the page was written: mrscope waits
+/// half a second for a source, and answers meanwhile with what that said before.
+fn was_whole(page: &str) -> Result<(), String> {
+    const LATE_SECONDS: f64 = 0.5;
+    for line in page.lines().filter(|line| line.contains("_scrape_collector_")) {
+        let value = line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok());
+        let failed = line.contains("_success{") && value != Some(1.0);
+        let late = line.contains("_duration_seconds{") && value > Some(LATE_SECONDS);
+        if failed || late {
+            return Err(format!("no scrape of all that is held against the other: {line}"));
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let count = std::env::args().nth(1).map_or(Ok(0), |word| {
         word.parse().map_err(|_| format!("'{word}': expected a number of processes"))
@@ -90,7 +105,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         for _ in 0..scrapes {
             exporter.scrape(path)?;
         }
-        Ok::<_, Box<dyn Error>>(vec![(exporter.cpu_ms()? - begun) / scrapes as f64])
+        let cpu_ms = (exporter.cpu_ms()? - begun) / scrapes as f64;
+        was_whole(&exporter.page("/metrics")?)?;
+        Ok::<_, Box<dyn Error>>(vec![cpu_ms])
     })?;
     rounds.print();
     println!("{scrapes} scrapes a round; {} sleeping processes", sleepers.count());
