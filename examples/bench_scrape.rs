@@ -57,9 +57,11 @@ fn print_collectors(page: &str, prefix: &str) {
     }
     let series = page.lines().filter(|line| !line.starts_with('#')).count();
     println!("  {} bytes, {series} series", page.len());
-    for line in
-        page.lines().filter(|line| line.contains("_attached{") && line.contains("\"tasks\""))
-    {
+    let told = |line: &&str| {
+        line.contains("_collector_state{") && line.ends_with(" 1")
+            || line.contains("_attached{") && line.contains("\"tasks\"")
+    };
+    for line in page.lines().filter(told) {
         println!("  {line}");
     }
 }
