@@ -73,7 +73,8 @@ fn was_whole(page: &str) -> Result<(), String> {
     for line in page.lines().filter(|line| line.contains("_scrape_collector_")) {
         let value = line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok());
         let failed = line.contains("_success{") && value != Some(1.0);
-        let late = line.contains("_duration_seconds{") && value > Some(LATE_SECONDS);
+        let late = line.starts_with("mrscope_scrape_collector_duration_seconds{")
+            && value > Some(LATE_SECONDS);
         if failed || late {
             return Err(format!("no scrape of all that is held against the other: {line}"));
         }
