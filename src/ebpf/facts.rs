@@ -44,10 +44,11 @@ pub struct FieldOffsets {
 }
 
 impl KernelFacts {
-    /// Looks at the host. What can't be read counts as not there, and is logged. What is `known`
-    /// of the types of modules that were not loaded anew since is not looked for again.
+    /// Looks at the host. What can't be read counts as not there, and is logged. Of what is `known`
+    /// neither what the kernel can do is tried again, nor are types of modules looked for that were
+    /// not loaded anew since.
     #[must_use]
-    pub fn gather(host: &Host, known: Option<(&BTreeMap<String, u64>, FieldOffsets)>) -> Self {
+    pub fn gather(host: &Host, known: Option<&Self>) -> Self {
         // Modules before their functions: one that comes in between is a change when it is looked
         // for again, and no module without its functions.
         let modules = Modules::read(host).unwrap_or_else(|error| {
@@ -74,12 +75,13 @@ impl KernelFacts {
             tracefs: tracefs.ok(),
             vmlinux_btf: btf.join("vmlinux").exists(),
             preempts: preempts(host),
-            thread_storage: mlock::has_thread_storage(),
+            thread_storage: known
+                .map_or_else(mlock::has_thread_storage, |known| known.thread_storage),
             module_btf: loads.keys().filter(|module| btf.join(module).exists()).cloned().collect(),
             modules,
             offsets: known
-                .filter(|(then, _)| of_hooks(then).eq(of_hooks(&loads)))
-                .map_or_else(|| FieldOffsets::read(host), |(_, offsets)| offsets),
+                .filter(|known| of_hooks(&known.loads).eq(of_hooks(&loads)))
+                .map_or_else(|| FieldOffsets::read(host), |known| known.offsets),
             loads,
         }
     }

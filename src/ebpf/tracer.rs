@@ -34,10 +34,8 @@ pub struct Tracer {
     readers: Option<Readers>,
     maps: SharedMaps,
     host: Host,
-    /// The modules as they were when the hooks were settled.
-    modules: Modules,
-    loads: BTreeMap<String, u64>,
-    offsets: FieldOffsets,
+    /// The host as it was when the hooks were settled.
+    facts: KernelFacts,
     settings: records::settings,
     permanent_drop: bool,
     mlock_per_process: bool,
@@ -89,9 +87,7 @@ impl Tracer {
             readers: None,
             maps: SharedMaps::default(),
             settings: settings(&facts.offsets),
-            modules: facts.modules.clone(),
-            loads: facts.loads.clone(),
-            offsets: facts.offsets,
+            facts: facts.clone(),
             permanent_drop: options.permanent_drop,
             mlock_per_process: options.watched.mlock.is_some_and(|mlock| mlock.per_process),
             rights,
@@ -192,25 +188,23 @@ impl Tracer {
         let Ok(modules) = Modules::read(&self.host) else {
             return Ok(());
         };
-        let loads_now = loads(&self.host, self.loads.keys().map(String::as_str));
+        let loads_now = loads(&self.host, self.facts.loads.keys().map(String::as_str));
         let tracefs_came = !self.watch.has_probes()
             && !self.permanent_drop
             && self.rights.with(|| host::tracefs(&self.host).is_ok());
-        let came = modules.came_since(&self.modules);
-        if !tracefs_came && !came && loads_now == self.loads {
-            self.modules = modules;
+        let came = modules.came_since(&self.facts.modules);
+        if !tracefs_came && !came && loads_now == self.facts.loads {
+            self.facts.modules = modules;
             return Ok(());
         }
         let rights = self.rights;
-        let known = (&self.loads, self.offsets);
+        let known = &self.facts;
         let facts = rights.with(|| KernelFacts::gather(&self.host, Some(known)));
         if !facts.symbols_known {
             // Nothing is known of any hook; it is logged, and looked for again.
             return Ok(());
         }
-        self.modules = modules;
-        self.offsets = facts.offsets;
-        self.loads = facts.loads.clone();
+        self.facts = KernelFacts { modules, ..facts.clone() };
         let counting_since_ns = self.settings.counting_since_ns;
         let learned = self.settings.device_name_offset;
         self.settings = records::settings { counting_since_ns, ..settings(&facts.offsets) };
