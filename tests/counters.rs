@@ -155,16 +155,20 @@ impl Drop for Faulter {
     }
 }
 
-/// The kernel, after it has done what the test wants done before the first opening.
-struct Kernel<'a>(Option<&'a mut dyn FnMut()>);
+/// The kernel, and what the test wants done once so many threads are open.
+struct Kernel<'a>(Option<(usize, &'a mut dyn FnMut())>);
 
 impl OpensInThread for Kernel<'_> {
     type Open = Group;
 
     fn open(&mut self, tid: u32, event: Event) -> Result<Group, Why> {
         let opened = Group::open(Target::Thread(tid), &[event]).map_err(|refused| refused.why);
-        if let Some(then) = self.0.take() {
-            then();
+        if let Some((left, then)) = &mut self.0 {
+            *left -= 1;
+            if *left == 0 {
+                then();
+                self.0 = None;
+            }
         }
         opened
     }
@@ -224,7 +228,9 @@ fn a_thread_that_comes_while_its_process_is_opened_is_counted_once() {
     let mut comes = || {
         faulter.does("worker");
     };
-    count(&mut counters, &mut Kernel(Some(&mut comes)), key);
+    // All are, so that it is counted with its creator.
+    let threads = std::fs::read_dir(format!("/proc/{}/task", key.tgid)).unwrap().count();
+    count(&mut counters, &mut Kernel(Some((threads, &mut comes))), key);
     // By the first reading after that: a later one would have doubts, and open all anew.
     faulter.does("touch 0 1000");
     faulter.does("join");

@@ -1,5 +1,5 @@
 //! Reads /proc and /sys where they are said to be; every reader is a pure parse behind it.
-//! Never writes, never keeps what it read.
+//! Never writes, never keeps what it read, but for what counters of perf events have counted.
 
 mod cgroup;
 mod cpu_counters;

@@ -29,6 +29,10 @@ enum Happens {
         cpu: u32,
         how: u8,
     },
+    /// They begin at zero again.
+    Restarts {
+        cpu: u32,
+    },
     /// An event is refused from here on, or no more.
     Refuses {
         cpu: Option<u32>,
@@ -60,9 +64,17 @@ fn happens(calm: bool) -> BoxedStrategy<Happens> {
         return quiet.boxed();
     }
     let reads = (cpu.clone(), 0..3u8).prop_map(|(cpu, how)| Happens::Reads { cpu, how });
+    let restarts = cpu.clone().prop_map(|cpu| Happens::Restarts { cpu });
     let refuses = (prop::option::of(cpu), 0..2usize, 0..3u8)
         .prop_map(|(cpu, event, why)| Happens::Refuses { cpu, event, why });
-    prop_oneof![13 => quiet, 1 => reads, 1 => refuses, 1 => Just(Happens::Allows)].boxed()
+    prop_oneof![
+        12 => quiet,
+        1 => reads,
+        1 => restarts,
+        1 => refuses,
+        1 => Just(Happens::Allows),
+    ]
+    .boxed()
 }
 
 /// Does it all, and looks at the totals after each reading.
@@ -90,6 +102,7 @@ fn live(
                 let how = [Reads::Well, Reads::Nothing, Reads::Fails][usize::from(how)];
                 hardware.read_as(cpu, how);
             }
+            Happens::Restarts { cpu } => hardware.restarts(cpu),
             Happens::Refuses { cpu, event, why } => {
                 let why = [Why::Denied, Why::NoFiles, Why::Other(16)][usize::from(why)];
                 hardware.refuses.push((cpu, EVENTS[event], why));

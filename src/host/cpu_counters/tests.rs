@@ -132,6 +132,13 @@ impl Hardware {
         self.offline.retain(|offline| *offline != cpu);
     }
 
+    pub fn restarts(&mut self, cpu: u32) {
+        for (_, opened) in self.counters.iter().filter(|(on, _)| *on == cpu) {
+            let reading = &mut opened.borrow_mut().reading;
+            *reading = Reading { counts: vec![0; reading.counts.len()], ..Reading::default() };
+        }
+    }
+
     pub fn read_as(&self, cpu: u32, reads: Reads) {
         for (_, opened) in self.counters.iter().filter(|(on, _)| *on == cpu) {
             opened.borrow_mut().reads = reads;

@@ -24,7 +24,7 @@ use cpu_counters::{CpuCounters, OpensOnCpu};
 use perf::{Event, Group, Reading, Refused, Target};
 
 const PAGE: usize = 4096;
-/// More than any TLB here holds, and as many bytes as one TLB of the second level could map.
+/// More than the emulated TLB holds.
 const PAGES: usize = 16_384;
 const ROUNDS: usize = 10;
 
