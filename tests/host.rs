@@ -151,15 +151,20 @@ fn tlb_misses_are_counted_or_it_is_said_that_the_cpus_have_no_counters() {
     assert!(served.said.iter().any(|line| line.contains(why)), "{:?}", served.said);
 }
 
-#[test]
-fn what_counters_take_is_refused_with_what_helps() {
+/// Root without a bounding set has none; a kernel that lets everybody load BPF is not Debian's.
+fn without_capabilities() -> Served {
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set", "-all", "--inh-caps", "-all", "--"]).args([
         env!("CARGO_BIN_EXE_mrscope"),
         "--web.listen-address",
         "127.0.0.1:0",
     ]);
-    let served = Served::spawn(command, 1);
+    Served::spawn(command, 1)
+}
+
+#[test]
+fn what_counters_take_is_refused_with_what_helps() {
+    let served = without_capabilities();
     let page = served.get("/metrics").1;
     // Without counters the kernel says so before it asks for rights, or after.
     let denied = "mrscope_collector_state{collector=\"tlb\",state=\"denied\"} 1\n";
@@ -254,14 +259,7 @@ fn a_taken_port_is_named_on_one_line() {
 
 #[test]
 fn without_capabilities_it_is_denied_and_no_success() {
-    // Root without a bounding set has none; a kernel that lets everybody load BPF is not Debian's.
-    let mut command = Command::new("setpriv");
-    command.args(["--bounding-set", "-all", "--inh-caps", "-all", "--"]).args([
-        env!("CARGO_BIN_EXE_mrscope"),
-        "--web.listen-address",
-        "127.0.0.1:0",
-    ]);
-    let served = Served::spawn(command, 1);
+    let served = without_capabilities();
     let (_, page) = served.get("/metrics");
     assert!(
         page.contains("mrscope_collector_state{collector=\"mr\",state=\"denied\"} 1\n"),

@@ -24,7 +24,7 @@ impl Collector for Process {
             if let Some(held) = &shown.memory {
                 memory(&shown.labels, held, page)?;
             }
-            let started = shown.start_ns.and_then(|start_ns| list.start_time_seconds(start_ns));
+            let started = shown.key.and_then(|key| list.start_time_seconds(key.start_ns));
             if let Some(seconds) = started {
                 page.process_number(&process::START_TIME_SECONDS, &shown.labels, None, seconds)?;
             }

@@ -179,7 +179,7 @@ fn at_the_end_gauges_go_at_once_and_counters_after_the_linger() {
     told.all(5, &[row(1, 10, 6, 0)], Some(&tasks(&[])));
     let shown = &told.ledger.view().shown[0];
     assert_eq!(shown.counters.map(|c| c.registrations()), Some(6));
-    assert_eq!((shown.gauges, shown.memory, shown.start_ns), (None, None, None));
+    assert_eq!((shown.gauges, shown.memory, shown.key), (None, None, None));
     told.rows(64, &[]);
     assert_eq!(told.pids().len(), 1);
     told.rows(65, &[]);
@@ -247,7 +247,7 @@ fn a_reused_pid_goes_on_counting_and_shows_what_the_newer_holds() {
     assert_eq!(view.shown.len(), 1);
     assert_eq!(view.shown[0].counters.map(|c| c.registrations()), Some(6));
     assert_eq!(view.shown[0].gauges.map(|g| g.active), Some(1));
-    assert_eq!(view.shown[0].start_ns, Some(900));
+    assert_eq!(view.shown[0].key.map(|key| key.start_ns), Some(900));
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn a_group_sums_its_members_and_keeps_the_events_of_the_dead() {
     assert_eq!(shown[0].counters.map(|c| c.registrations()), Some(12));
     assert_eq!(shown[0].gauges.map(|g| g.active), Some(3));
     assert_eq!(shown[0].memory.map(|memory| memory.pinned_bytes), Some(12288));
-    assert_eq!(shown[0].start_ns, None);
+    assert_eq!(shown[0].key, None);
 
     let one = tasks(&[task(2, 20, 8192, 0)]);
     let gone = HashSet::from([key(1, 10)]);

@@ -27,9 +27,7 @@ pub struct Shown {
     pub gauges: Option<ProcessGauges>,
     /// None where it is not known, or no process of it lives.
     pub memory: Option<Memory>,
-    /// When the process started, in nanoseconds of boot time: where it lives, and is one.
-    pub start_ns: Option<u64>,
-    /// That process.
+    /// Its process: where it lives, and is one.
     pub key: Option<ProcessKey>,
 }
 
@@ -79,7 +77,6 @@ impl Ledger {
                 locks: (series.counters.lock_calls > 0).then_some(series.counters),
                 gauges: gauges.reduce(|all, more| all.plus(&more)),
                 memory: memory.reduce(|all, more| all.plus(&more)),
-                start_ns: key.map(|key| key.start_ns),
                 key,
             });
         }
