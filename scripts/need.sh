@@ -6,9 +6,10 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 source scripts/lib.sh
 
-readonly build=(ca-certificates clang-14 gcc libc6-dev libelf-dev make pkg-config zlib1g-dev)
+readonly build=(ca-certificates clang-14 gcc libc6-dev libelf-dev libibverbs-dev librdmacm-dev make
+    pkg-config zlib1g-dev)
 readonly guest=(busybox-static cpio debian-archive-keyring ibverbs-providers iproute2 kmod
-    libibverbs-dev qemu-system-x86 xz-utils zstd)
+    qemu-system-x86 xz-utils zstd)
 # What cases call, and what else looks at sources.
 readonly cases=(ibverbs-utils procps prometheus) check=(clang-format-14 shellcheck)
 # Its compiler of Rust is Debian's, as only Debian has its standard library for arm64.
@@ -20,7 +21,7 @@ readonly rust=(rustc-web cargo-web) rust_check=(rustfmt-web rust-web-clippy)
 
 packages=() rust_packages=() rust_parts=()
 case ${1:-} in
-    run-host) packages=("${build[@]}") rust_packages=("${rust[@]}") ;;
+    run-host) packages=("${build[@]}" ibverbs-providers) rust_packages=("${rust[@]}") ;;
     run-guest) packages=("${build[@]}" "${guest[@]}") rust_packages=("${rust[@]}") ;;
     test-kernels)
         packages=("${build[@]}" "${guest[@]}" "${cases[@]}") rust_packages=("${rust[@]}") ;;

@@ -71,7 +71,7 @@ check_port() {
 build() {
     # shellcheck disable=SC2119 # no parts beyond cargo and rustc
     use_rust
-    step "building mrscope" "${own[@]}" cargo build --release --locked --bin mrscope
+    step "building mrscope" "${own[@]}" cargo build --release --locked --bins
 }
 
 build_workload() {

@@ -14,4 +14,5 @@ pub mod ledger;
 pub mod log;
 pub mod metrics;
 pub mod model;
+pub mod probe;
 pub mod serve;

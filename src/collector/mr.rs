@@ -7,7 +7,7 @@ use crate::ebpf::{SLOT_FIRST_LOG2, UNKNOWN_DEVICE};
 use crate::metrics::{Page, PageError, mr};
 use crate::model::{
     Attach, Cause, DeviceTotals, HookState, Labels, MapUse, MrKind, PROCESS_BOUNDS_SECONDS, PinUse,
-    ProcessCounters, ProcessGauges, Snapshot, Trouble, cumulate, power_of_four_bounds,
+    ProcessCounters, ProcessGauges, Snapshot, Trouble, cumulate, errno_name, power_of_four_bounds,
 };
 
 use super::journal::remedy_of_full;
@@ -286,38 +286,6 @@ fn room(snapshot: &Snapshot, full: &mut BTreeSet<&'static str>) -> Result<(), Co
     }
 }
 
-/// The usual name of an errno, or its number.
-fn errno_name(error: u32) -> String {
-    const NAMES: [(u32, &str); 22] = [
-        (1, "EPERM"),
-        (2, "ENOENT"),
-        (4, "EINTR"),
-        (5, "EIO"),
-        (7, "E2BIG"),
-        (9, "EBADF"),
-        (11, "EAGAIN"),
-        (12, "ENOMEM"),
-        (13, "EACCES"),
-        (14, "EFAULT"),
-        (16, "EBUSY"),
-        (19, "ENODEV"),
-        (22, "EINVAL"),
-        (28, "ENOSPC"),
-        (34, "ERANGE"),
-        (38, "ENOSYS"),
-        (62, "ETIME"),
-        (71, "EPROTO"),
-        (75, "EOVERFLOW"),
-        (95, "EOPNOTSUPP"),
-        (110, "ETIMEDOUT"),
-        (512, "ERESTARTSYS"),
-    ];
-    NAMES
-        .iter()
-        .find(|(number, _)| *number == error)
-        .map_or_else(|| error.to_string(), |(_, name)| (*name).to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,10 +359,5 @@ mod tests {
             watched(&hooks),
             Err(CollectError::Failed("figures are not whole, ib_x is not watched: EBUSY".into()))
         );
-    }
-
-    #[test]
-    fn an_errno_without_a_name_is_a_number() {
-        assert_eq!((errno_name(12).as_str(), errno_name(4000).as_str()), ("ENOMEM", "4000"));
     }
 }

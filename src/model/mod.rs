@@ -3,6 +3,7 @@
 
 mod attach;
 mod device;
+mod errno;
 mod histogram;
 mod mlock;
 mod options;
@@ -13,6 +14,7 @@ mod tlb;
 
 pub use attach::{Attach, HookState, Trouble};
 pub use device::RdmaDevice;
+pub use errno::errno_name;
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
 pub use mlock::{MLOCK_ERRORS, MlockCall, MlockTotals, Mlocks};
 pub use options::{AttachMode, COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, Watched};
