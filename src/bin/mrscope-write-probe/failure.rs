@@ -1,12 +1,16 @@
 //! What can fail, one variant for each call, and what a failure comes from: of the error itself,
 //! and of what is seen around it afterwards.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use mrscope::model::errno_name;
 use mrscope::probe::{Failure, Pages, ProbeOptions, Reason};
 use rustix::io::Errno;
 
+use crate::gid::Gid;
 use crate::limits::Limits;
 use crate::memory::WORD;
 use crate::sysfs::Sysfs;
@@ -48,6 +52,8 @@ pub enum ProbeError {
     PollCq { code: i32 },
     #[error("a write failed after {done} others: {status} (vendor's code {vendor:#x})")]
     Completion { status: String, vendor: u32, done: u64 },
+    #[error("nothing more was complete after {done} writes")]
+    Stalled { done: u64 },
     #[error("the device was taken away after {done} writes")]
     Gone { done: u64 },
     #[error("memory can't be taken from node {node}")]
@@ -75,6 +81,8 @@ pub enum ProbeError {
 pub struct Surroundings<'a> {
     pub sysfs: &'a Sysfs,
     pub limits: &'a Limits,
+    /// Which one the writes went to.
+    pub gid: Option<&'a Gid>,
 }
 
 impl ProbeError {
@@ -94,7 +102,10 @@ impl ProbeError {
             Self::CreateQp(_) => "ibv_create_qp",
             Self::ModifyQp { .. } => "ibv_modify_qp",
             Self::PostSend(_) => "ibv_post_send",
-            Self::PollCq { .. } | Self::Completion { .. } | Self::Gone { .. } => "ibv_poll_cq",
+            Self::PollCq { .. }
+            | Self::Completion { .. }
+            | Self::Stalled { .. }
+            | Self::Gone { .. } => "ibv_poll_cq",
             Self::SetMempolicy { .. } => "set_mempolicy",
             Self::Mmap { .. } => "mmap",
             Self::Madvise { .. } => "madvise",
@@ -199,8 +210,9 @@ pub fn diagnose(error: &ProbeError, options: &ProbeOptions, around: &Surrounding
     let told = reason_alone(error);
     let reason = match error {
         ProbeError::Mmap { pages, bytes, .. } => cgroup(*pages, *bytes, true, around),
-        ProbeError::Unpopulated { pages, page_bytes, .. } => {
-            cgroup(*pages, *page_bytes, false, around)
+        // What it had is given back by now.
+        ProbeError::Unpopulated { pages, page_bytes, wanted, .. } => {
+            cgroup(*pages, page_bytes * *wanted as u64, false, around)
         }
         _ if error.is_plain() => None,
         _ => seen_around(error, options, around),
@@ -213,6 +225,14 @@ pub fn diagnose(error: &ProbeError, options: &ProbeOptions, around: &Surrounding
     failure
 }
 
+/// The library tells ENOENT for whatever it met; so the device's file is tried.
+fn cannot_open(file_name: &OsStr) -> Option<(Reason, String)> {
+    let path = Path::new("/dev/infiniband").join(file_name);
+    let error = OpenOptions::new().read(true).write(true).open(&path).err()?;
+    let denied = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound);
+    denied.then(|| (Reason::Permission, format!("{}: {error}", path.display())))
+}
+
 fn cgroup(
     pages: Pages,
     bytes: u64,
@@ -220,7 +240,7 @@ fn cgroup(
     around: &Surroundings<'_>,
 ) -> Option<(Reason, String)> {
     let (group, limit): (PathBuf, u64) = around.limits.hugepages_below(pages, bytes, reserved)?;
-    let said = format!("the limit of the cgroup /{} is {limit} bytes", group.display());
+    let said = format!("the cgroup /{} may have {limit} bytes", group.display());
     Some((Reason::CgroupLimit, said))
 }
 
@@ -243,6 +263,9 @@ fn seen_around(
     if !around.sysfs.has_device() {
         return Some((Reason::Gone, format!("{} is no longer there", options.device)));
     }
+    if let ProbeError::OpenDevice(_) = error {
+        return cannot_open(around.sysfs.file_name()?);
+    }
     let takes = match error {
         ProbeError::RegMr { bytes, .. } => Some(*bytes),
         ProbeError::CreateCq(_) | ProbeError::CreateQp(_) => Some(QUEUE_BYTES),
@@ -260,22 +283,25 @@ fn seen_around(
             | ProbeError::PostSend(_)
             | ProbeError::PollCq { .. }
             | ProbeError::Completion { .. }
+            | ProbeError::Stalled { .. }
     );
     if !of_the_path {
         return None;
     }
-    match around.sysfs.state() {
+    lost_path(around.sysfs, around.gid)
+}
+
+/// What a write needs of the port and has no longer.
+pub fn lost_path(sysfs: &Sysfs, gid: Option<&Gid>) -> Option<(Reason, String)> {
+    match sysfs.state() {
         Some(state) if state != "ACTIVE" => {
             return Some((Reason::PortDown, format!("the port's state is {state}")));
         }
         _ => {}
     }
-    let lost = around.sysfs.is_ethernet()
-        && match options.gid_index {
-            Some(index) => around.sysfs.gid(index).is_none(),
-            None => around.sysfs.gids().is_empty(),
-        };
-    lost.then(|| (Reason::NoGid, "the GID is no longer there".to_owned()))
+    let gid = gid?;
+    let lost = sysfs.gid(gid.index).as_ref() != Some(gid);
+    lost.then(|| (Reason::NoGid, format!("the GID {} is no longer there", gid.address)))
 }
 
 /// The failure of that reason.
@@ -343,8 +369,6 @@ fn remedy(reason: Reason, options: &ProbeOptions) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn options() -> ProbeOptions {
@@ -382,7 +406,7 @@ mod tests {
     fn what_is_gone_explains_an_error_of_any_call_on_it() {
         let nowhere = Path::new("/nonexistent");
         let sysfs = Sysfs::at(nowhere, "rxe0", 1);
-        let around = Surroundings { sysfs: &sysfs, limits: &Limits::at(nowhere) };
+        let around = Surroundings { sysfs: &sysfs, limits: &Limits::at(nowhere), gid: None };
         let gone = diagnose(&ProbeError::PostSend(Errno::IO), &options(), &around);
         assert_eq!((gone.reason, gone.verb.as_str()), (Reason::Gone, "ibv_post_send"));
         assert_eq!(gone.errno_name.as_deref(), Some("EIO"));

@@ -45,15 +45,19 @@ fn main() -> ExitCode {
     }
     let root = Path::new("/");
     let sysfs = Sysfs::at(root, &options.device, options.port);
-    let surroundings = Surroundings { sysfs: &sysfs, limits: &Limits::at(root) };
     let voice = Voice::default();
     if let Err(error) = guard::begin(Duration::from_millis(options.guard_ms), &options, &voice) {
         eprintln!("mrscope-write-probe: no thread: {error}");
         return ExitCode::FAILURE;
     }
-    let answer = match run::run(&options, &sysfs) {
+    let mut gid = None;
+    let answer = match run::run(&options, &sysfs, &mut gid) {
         Ok(report) => Answer::Ok(report),
-        Err(error) => Answer::Error(failure::diagnose(&error, &options, &surroundings)),
+        Err(error) => {
+            let limits = Limits::at(root);
+            let around = Surroundings { sysfs: &sysfs, limits: &limits, gid: gid.as_ref() };
+            Answer::Error(failure::diagnose(&error, &options, &around))
+        }
     };
     voice.say(&answer)
 }

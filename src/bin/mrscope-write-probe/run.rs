@@ -16,20 +16,31 @@ use crate::verbs::{self, Context, Domain, Pair, Port, Region};
 use crate::writes::{Halves, Lane, percentile};
 
 /// Measures what is asked for, on base pages if the others can't be had and that is allowed.
-pub fn run(options: &ProbeOptions, sysfs: &Sysfs) -> Result<Report, ProbeError> {
-    match attempt(options, options.pages, sysfs) {
+/// Which GID it wrote to is in `gid`, also when it failed.
+pub fn run(
+    options: &ProbeOptions,
+    sysfs: &Sysfs,
+    gid: &mut Option<Gid>,
+) -> Result<Report, ProbeError> {
+    match attempt(options, options.pages, sysfs, gid) {
         Err(error) if options.fallback && error.is_of_pages() => {
-            let report = attempt(options, Pages::Base, sysfs)?;
+            let report = attempt(options, Pages::Base, sysfs, gid)?;
             Ok(Report { fallback: Some(error.to_string()), ..report })
         }
         done => done,
     }
 }
 
-fn attempt(options: &ProbeOptions, pages: Pages, sysfs: &Sysfs) -> Result<Report, ProbeError> {
+fn attempt(
+    options: &ProbeOptions,
+    pages: Pages,
+    sysfs: &Sysfs,
+    chosen: &mut Option<Gid>,
+) -> Result<Report, ProbeError> {
     let context = Context::open(&options.device)?;
     let port = ready_port(&context, options, sysfs)?;
     let gid = chosen_gid(&port, options, sysfs)?;
+    chosen.clone_from(&gid);
     let path = verbs::Path {
         number: options.port,
         port,
@@ -47,7 +58,8 @@ fn attempt(options: &ProbeOptions, pages: Pages, sysfs: &Sysfs) -> Result<Report
     let placement = Placement::of(&buffer, thp, options.numa_node)?;
 
     let pair = Pair::connect(&domain, options.depth, &path)?;
-    let measured = measure(options, &Lane { pair: &pair, region: &region, sysfs })?;
+    let lane = Lane { pair: &pair, region: &region, sysfs, gid: gid.as_ref() };
+    let measured = measure(options, &lane)?;
     // Nothing may be under way to memory that is given back.
     guard::at("ibv_destroy_qp");
     drop(pair);

@@ -1,5 +1,6 @@
 //! The port as /sys/class/infiniband shows it. Attributes are read through the driver.
 
+use std::ffi::OsStr;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,8 @@ use crate::gid::Gid;
 pub struct Sysfs {
     device: PathBuf,
     port: PathBuf,
+    /// Of the device's file, by which it is opened: it goes first when the device does.
+    verbs: Option<PathBuf>,
 }
 
 impl Sysfs {
@@ -17,11 +20,22 @@ impl Sysfs {
     pub fn at(root: &Path, device: &str, port: u8) -> Self {
         let device = root.join("sys/class/infiniband").join(device);
         let port = device.join("ports").join(port.to_string());
-        Self { device, port }
+        let name = device.file_name().map(ToOwned::to_owned).unwrap_or_default();
+        let entries = std::fs::read_dir(root.join("sys/class/infiniband_verbs"));
+        let verbs = entries.into_iter().flatten().flatten().map(|entry| entry.path()).find(|at| {
+            std::fs::read_to_string(at.join("ibdev")).is_ok_and(|of| name == *of.trim())
+        });
+        Self { device, port, verbs }
     }
 
+    /// Whether it is as it was at the start.
     pub fn has_device(&self) -> bool {
-        self.device.exists()
+        self.device.exists() && self.verbs.as_ref().is_none_or(|verbs| verbs.exists())
+    }
+
+    /// The name of the device's file in /dev/infiniband.
+    pub fn file_name(&self) -> Option<&OsStr> {
+        self.verbs.as_ref()?.file_name()
     }
 
     /// The word for its state, as in `ACTIVE`.
@@ -155,6 +169,22 @@ mod tests {
         let best = gid::choose(&gids, None).unwrap();
         assert_eq!((best.index, best.address), (3, V4.parse().unwrap()));
         assert_eq!(gid::choose(&gids, Some(4)), None);
+    }
+
+    #[test]
+    fn a_device_whose_file_goes_is_going() {
+        let tree = Tree::new("verbs");
+        tree.file("mlx5_0/fw_ver", "");
+        tree.file("../infiniband_verbs/abi_version", "6\n");
+        tree.file("../infiniband_verbs/uverbs0/ibdev", "mlx5_1\n");
+        let without = Sysfs::at(&tree.0, "mlx5_0", 1);
+        assert!(without.has_device() && without.file_name().is_none());
+        tree.file("../infiniband_verbs/uverbs3/ibdev", "mlx5_0\n");
+        let with = Sysfs::at(&tree.0, "mlx5_0", 1);
+        assert_eq!(with.file_name(), Some(OsStr::new("uverbs3")));
+        assert!(with.has_device());
+        std::fs::remove_dir_all(tree.0.join("sys/class/infiniband_verbs/uverbs3")).unwrap();
+        assert!(!with.has_device());
     }
 
     #[test]

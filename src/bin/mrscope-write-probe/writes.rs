@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::failure::ProbeError;
+use crate::failure::{self, ProbeError};
+use crate::gid::Gid;
 use crate::guard;
 use crate::memory::WORD;
 use crate::pattern::{CLEAR, Pattern};
@@ -12,6 +13,10 @@ use crate::verbs::{Pair, Region, Span};
 
 /// How often it is looked whether the device is still there.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// Without a completion for so long, the port is looked at: soft RoCE may wait for ever for an answer
+/// that was lost with it.
+const STALL: Duration = Duration::from_millis(500);
 
 /// Looks in vain after which others may have the CPU: those that do the work where the device is
 /// software.
@@ -55,6 +60,8 @@ pub struct Lane<'a> {
     pub pair: &'a Pair,
     pub region: &'a Region<'a>,
     pub sysfs: &'a Sysfs,
+    /// Which one the writes go to.
+    pub gid: Option<&'a Gid>,
 }
 
 impl Lane<'_> {
@@ -77,7 +84,7 @@ impl Lane<'_> {
             }
             let taken = self.pair.take(done)?;
             done += taken;
-            if watch.look(taken, done, self.sysfs)? >= limit {
+            if watch.look(taken, done, self)? >= limit {
                 wanted = posted;
             }
         }
@@ -98,10 +105,10 @@ impl Lane<'_> {
             let begun = Instant::now();
             self.pair.post(self.region, halves.span(write))?;
             while self.pair.take(write)? == 0 {
-                watch.look(0, write, self.sysfs)?;
+                watch.look(0, write, self)?;
             }
             took.push(begun.elapsed());
-            if watch.look(1, write + 1, self.sysfs)? >= limit {
+            if watch.look(1, write + 1, self)? >= limit {
                 break;
             }
         }
@@ -149,19 +156,22 @@ impl Lane<'_> {
 struct Watch {
     begun: Instant,
     looked: Duration,
+    /// The last completion, or the last look at the port.
+    moved: Duration,
     in_vain: u32,
 }
 
 impl Watch {
     fn begin() -> Self {
-        Self { begun: Instant::now(), looked: Duration::ZERO, in_vain: 0 }
+        Self { begun: Instant::now(), looked: Duration::ZERO, moved: Duration::ZERO, in_vain: 0 }
     }
 
     /// The time since the beginning, after `taken` more completions of `done`.
-    fn look(&mut self, taken: u64, done: u64, sysfs: &Sysfs) -> Result<Duration, ProbeError> {
+    fn look(&mut self, taken: u64, done: u64, lane: &Lane<'_>) -> Result<Duration, ProbeError> {
         let now = self.begun.elapsed();
         if taken > 0 {
             self.in_vain = 0;
+            self.moved = now;
         } else {
             self.in_vain += 1;
             if self.in_vain >= PATIENCE {
@@ -172,8 +182,14 @@ impl Watch {
         // Some drivers can't take a device from its users: then it goes when they let go.
         if now.saturating_sub(self.looked) >= LOOK {
             self.looked = now;
-            if !sysfs.has_device() {
+            if !lane.sysfs.has_device() {
                 return Err(ProbeError::Gone { done });
+            }
+        }
+        if now.saturating_sub(self.moved) >= STALL {
+            self.moved = now;
+            if failure::lost_path(lane.sysfs, lane.gid).is_some() {
+                return Err(ProbeError::Stalled { done });
             }
         }
         Ok(now)
