@@ -19,6 +19,8 @@ mod paths;
 mod privilege;
 mod programs;
 mod vendor;
+mod write_probe;
+mod write_probe_faults;
 
 use crate::boot::Boot;
 use crate::exporter::Exporter;
@@ -311,6 +313,50 @@ pub const ONCE: &[OnceCase] = &[
     ),
     ("a_limit_that_comes_later_is_found", hugepages::a_limit_that_comes_later_is_found),
     ("memory_of_the_host_is_what_proc_says", hugepages::memory_of_the_host_is_what_proc_says),
+    (
+        "a_write_probe_holds_the_pages_and_the_node_it_was_asked_for",
+        write_probe::a_write_probe_holds_the_pages_and_the_node_it_was_asked_for,
+    ),
+    (
+        "a_write_probe_s_report_is_what_mrscope_and_the_device_counted",
+        write_probe::a_write_probe_s_report_is_what_mrscope_and_the_device_counted,
+    ),
+    (
+        "a_write_probe_runs_over_dummy_veth_and_lo",
+        write_probe::a_write_probe_runs_over_dummy_veth_and_lo,
+    ),
+    (
+        "a_write_probe_without_such_pages_says_so_or_takes_base_pages",
+        write_probe_faults::a_write_probe_without_such_pages_says_so_or_takes_base_pages,
+    ),
+    (
+        "a_write_probe_in_a_cgroup_without_hugepages_says_so_and_lives",
+        write_probe_faults::a_write_probe_in_a_cgroup_without_hugepages_says_so_and_lives,
+    ),
+    (
+        "a_write_probe_of_another_user_tells_limits_from_missing_rights",
+        write_probe_faults::a_write_probe_of_another_user_tells_limits_from_missing_rights,
+    ),
+    (
+        "a_write_probe_of_what_is_not_there_says_what",
+        write_probe_faults::a_write_probe_of_what_is_not_there_says_what,
+    ),
+    (
+        "a_write_probe_whose_port_or_address_goes_says_which",
+        write_probe_faults::a_write_probe_whose_port_or_address_goes_says_which,
+    ),
+    (
+        "a_write_probe_lets_a_device_go_that_is_deleted",
+        write_probe_faults::a_write_probe_lets_a_device_go_that_is_deleted,
+    ),
+    (
+        "a_write_probe_ends_with_who_started_it_and_in_time",
+        write_probe_faults::a_write_probe_ends_with_who_started_it_and_in_time,
+    ),
+    (
+        "a_write_probe_notices_data_that_is_not_what_it_sent",
+        write_probe_faults::a_write_probe_notices_data_that_is_not_what_it_sent,
+    ),
 ];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);

@@ -14,6 +14,7 @@ mod host;
 mod kprobes;
 mod matrix;
 mod page;
+mod probe;
 mod watch;
 mod watched;
 mod workload;

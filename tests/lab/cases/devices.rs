@@ -14,7 +14,7 @@ use crate::page::Page;
 use crate::watch::Watch;
 use crate::workload::{Workload, number, vm_pin};
 
-fn run(line: &str) -> Outcome {
+pub(super) fn run(line: &str) -> Outcome {
     let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();
     let output = Command::new(program).args(words).output().map_err(|e| format!("{line}: {e}"))?;
@@ -63,7 +63,7 @@ fn verbs_of(device: &str) -> Option<std::path::PathBuf> {
     })
 }
 
-fn add_device(name: &str, interface: &str) -> Outcome {
+pub(super) fn add_device(name: &str, interface: &str) -> Outcome {
     run(&format!("ip link add {interface} type dummy"))?;
     run(&format!("ip link set {interface} up"))?;
     run(&format!("rdma link add {name} type rxe netdev {interface}"))?;
