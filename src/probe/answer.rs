@@ -39,6 +39,7 @@ pub struct Report {
     /// Of the path: what a packet carries at most.
     #[serde(deserialize_with = "whole")]
     pub mtu_bytes: u64,
+    /// 0 where the device does not tell.
     #[serde(deserialize_with = "whole")]
     pub port_rate_bytes_per_second: u64,
     pub pages: Pages,

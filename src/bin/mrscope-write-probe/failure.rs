@@ -22,10 +22,12 @@ const QUEUE_BYTES: u64 = 64 << 10;
 pub enum ProbeError {
     #[error("the devices can't be listed")]
     GetDeviceList(Errno),
-    #[error("there are {known:?}")]
+    #[error("{}", known_devices(.known))]
     NoDevice { known: Vec<String> },
     #[error("the device can't be opened")]
     OpenDevice(Errno),
+    #[error("an iWARP device connects by the connection manager, which this program does without")]
+    Iwarp,
     #[error("the port can't be queried")]
     QueryPort(Errno),
     #[error("the port's state is {state}")]
@@ -90,7 +92,7 @@ impl ProbeError {
     pub fn verb(&self) -> &'static str {
         match self {
             Self::GetDeviceList(_) | Self::NoDevice { .. } => "ibv_get_device_list",
-            Self::OpenDevice(_) => "ibv_open_device",
+            Self::OpenDevice(_) | Self::Iwarp => "ibv_open_device",
             Self::QueryPort(_) | Self::PortState { .. } | Self::MessageTooLong { .. } => {
                 "ibv_query_port"
             }
@@ -154,6 +156,7 @@ impl ProbeError {
             self,
             Self::NoDevice { .. }
                 | Self::GetDeviceList(_)
+                | Self::Iwarp
                 | Self::PortState { .. }
                 | Self::MessageTooLong { .. }
                 | Self::NoGid { .. }
@@ -170,13 +173,22 @@ impl ProbeError {
     }
 }
 
+fn known_devices(known: &[String]) -> String {
+    if known.is_empty() {
+        "there is none".to_owned()
+    } else {
+        format!("there is {}", known.join(", "))
+    }
+}
+
 /// The reason as far as the error alone tells it.
 pub fn reason_alone(error: &ProbeError) -> Reason {
     match error {
         ProbeError::NoDevice { .. } => Reason::NoDevice,
         ProbeError::PortState { .. } => Reason::PortDown,
         ProbeError::NoGid { .. } => Reason::NoGid,
-        ProbeError::MessageTooLong { .. } | ProbeError::SetMempolicy { .. } => Reason::Invalid,
+        ProbeError::MessageTooLong { .. } | ProbeError::Iwarp => Reason::Invalid,
+        ProbeError::SetMempolicy { errno, .. } if !is_denial(*errno) => Reason::Invalid,
         ProbeError::Gone { .. } => Reason::Gone,
         ProbeError::DataMismatch { .. } => Reason::DataMismatch,
         ProbeError::Timeout { .. } => Reason::Timeout,
@@ -315,7 +327,13 @@ pub fn of(error: &ProbeError, reason: Reason, options: &ProbeOptions) -> Failure
         errno_name: errno.map(|errno| errno_name(errno.unsigned_abs())),
         reason,
         detail: error.to_string(),
-        remedy: remedy(reason, options),
+        remedy: match error {
+            // As containers' default profiles do.
+            ProbeError::SetMempolicy { errno, .. } if is_denial(*errno) => {
+                "Allow set_mempolicy (in a container: CAP_SYS_NICE), or name no node.".to_owned()
+            }
+            _ => remedy(reason, options),
+        },
     }
 }
 
@@ -397,6 +415,8 @@ mod tests {
             ),
             (ProbeError::OtherNode { pages, wanted: 1, node: 0 }, Reason::NoHugepages),
             (ProbeError::PollCq { code: -1 }, Reason::Device),
+            (ProbeError::SetMempolicy { node: 9, errno: Errno::INVAL }, Reason::Invalid),
+            (ProbeError::SetMempolicy { node: 0, errno: Errno::PERM }, Reason::Permission),
         ] {
             assert_eq!(reason(&error), expected, "{error:?}");
         }

@@ -1,4 +1,5 @@
-//! How the process ends from outside: with its parent, and on TERM as by default.
+//! How the process ends from outside: with its parent, on TERM as by default, and before anybody
+//! else where memory is short.
 #![allow(unsafe_code)]
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -16,6 +17,8 @@ pub fn tie(parent: Option<i32>) -> Result<(), String> {
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
         libc::signal(libc::SIGTERM, libc::SIG_DFL);
     }
+    // It may always be raised; where it can't, the kernel chooses by size, as for others.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let Some(parent) = parent else { return Ok(()) };
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("PR_SET_PDEATHSIG: {error}"))?;

@@ -127,7 +127,7 @@ impl Buffer {
         let mapped = bytes.next_multiple_of(unit);
         let whole = mapped + unit;
         let error = |errno| ProbeError::Mmap { pages, bytes: whole as u64, errno };
-        let start = new_mapping(whole, MapFlags::PRIVATE | MapFlags::NORESERVE).map_err(error)?;
+        let start = new_mapping(whole, MapFlags::PRIVATE).map_err(error)?;
         let before = start.as_ptr().align_offset(unit);
         // SAFETY: both ends lie in the new mapping, which nobody knows yet; what is kept is between
         // them, and its start is within the mapping, thus not null.

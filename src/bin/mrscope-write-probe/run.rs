@@ -38,6 +38,9 @@ fn attempt(
     chosen: &mut Option<Gid>,
 ) -> Result<Report, ProbeError> {
     let context = Context::open(&options.device)?;
+    if sysfs.is_iwarp() {
+        return Err(ProbeError::Iwarp);
+    }
     let port = ready_port(&context, options, sysfs)?;
     let gid = chosen_gid(&port, options, sysfs)?;
     chosen.clone_from(&gid);

@@ -33,6 +33,12 @@ impl Sysfs {
         self.device.exists() && self.verbs.as_ref().is_none_or(|verbs| verbs.exists())
     }
 
+    /// Whether its connections are made by the connection manager alone.
+    pub fn is_iwarp(&self) -> bool {
+        let text = std::fs::read_to_string(self.device.join("node_type"));
+        text.is_ok_and(|text| text.starts_with("4:"))
+    }
+
     /// The name of the device's file in /dev/infiniband.
     pub fn file_name(&self) -> Option<&OsStr> {
         self.verbs.as_ref()?.file_name()
@@ -162,6 +168,10 @@ mod tests {
 
         let sysfs = Sysfs::at(&tree.0, "mlx5_0", 1);
         assert!(sysfs.has_device() && sysfs.is_ethernet());
+        tree.file("mlx5_0/node_type", "1: CA\n");
+        assert!(!sysfs.is_iwarp());
+        tree.file("mlx5_0/node_type", "4: RNIC\n");
+        assert!(sysfs.is_iwarp());
         assert_eq!(sysfs.state().as_deref(), Some("ACTIVE"));
         assert_eq!(sysfs.rate(), Some(12_500_000_000));
         let gids = sysfs.gids();
