@@ -2,7 +2,8 @@
 # Owns the build for arm64 on this machine: mrscope, its unit tests, the lab and the
 # lab's C programs, for the files of tree.sh.
 # Usage: build.sh     prints the folder that the lab's guests run in, which holds
-#                     target/release/mrscope and target/lab/{lab,unit,workload,queue_pin}
+#                     target/release/{mrscope,mrscope-write-probe} and
+#                     target/lab/{lab,unit,workload,queue_pin}
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 cd "$here/../../.."
@@ -21,7 +22,10 @@ export CARGO_TARGET_DIR=$out RUSTC=/usr/bin/rustc \
     CC_aarch64_unknown_linux_gnu=$compiler \
     CFLAGS_aarch64_unknown_linux_gnu=--sysroot=$root \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$compiler \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot $tree/rust -C link-arg=--sysroot=$root"
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot $tree/rust -C link-arg=--sysroot=$root" \
+    BINDGEN_EXTRA_CLANG_ARGS_aarch64_unknown_linux_gnu=--sysroot=$root \
+    PKG_CONFIG_ALLOW_CROSS=1 PKG_CONFIG_SYSROOT_DIR=$root \
+    PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig
 
 built=$(/usr/bin/cargo test --release --locked --target "$target" --lib --test lab \
     --no-run --message-format json-render-diagnostics)
@@ -41,7 +45,7 @@ unit=$(test_of lib mrscope)
 readonly stage=$out/stage
 mkdir -p "$stage/target/release" "$stage/target/lab"
 rm -f "$stage"/target/*/*
-cp "$out/$target/release/mrscope" "$stage/target/release/mrscope"
+cp "$out/$target/release"/mrscope{,-write-probe} "$stage/target/release/"
 cp "$lab" "$stage/target/lab/lab"
 cp "$unit" "$stage/target/lab/unit"
 c=("$compiler" "--sysroot=$root" -std=c11 -O2 -Wall -Wextra -Werror)

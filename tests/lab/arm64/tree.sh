@@ -15,7 +15,7 @@ source "$here/../apt.sh"
 # What guest-init.sh and the cases call, then what is linked against.
 readonly packages=(bash busybox-static coreutils dash findutils grep ibverbs-providers
     ibverbs-utils iproute2 kmod mount procps prometheus sed util-linux util-linux-extra
-    libc6-dev libelf-dev libgcc-s1 libibverbs-dev zlib1g-dev)
+    libc6-dev libelf-dev libgcc-s1 libibverbs-dev librdmacm-dev zlib1g-dev)
 
 # A standard library is of use to the very compiler that it was built by.
 rust=$(dpkg-query -W -f '${Version}' rustc-web 2>/dev/null) || die 1 "rustc-web is missing: install it"
