@@ -13,6 +13,8 @@ die() { say "$2"; exit "$1"; }
 read -r -a kernels <<<"${LAB_KERNELS:-6.1-arm64 6.12-arm64-16k 7.3-arm64}"
 # A guest that takes longer hangs.
 readonly guest_seconds=1500
+# With less, no GiB is left whole for the hugepage: each has something of the kernel's own.
+readonly memory=6G
 # Of 2 MiB whatever the base page: where that has 16 KiB, the usual ones have 32 MiB.
 # CMA would lie across the only 1 GiB that is free as a whole.
 readonly append='cma=0 default_hugepagesz=2M hugepagesz=2M hugepages=192 hugepagesz=1G hugepages=1'
@@ -30,7 +32,7 @@ guest() {
     folder=$("$here/kernel.sh" "$kernel")
     module=$("$here/module.sh" "$folder")
     (cd "$stage" && exec "$here/../guest.sh" --kernel "$folder" --userland "$tree/userland" \
-        --nodes 2 --timeout "$guest_seconds" --append "$append" --env "LAB_MODULE=$module" "$@") |
+        --memory "$memory" --nodes 2 --timeout "$guest_seconds" --append "$append" --env "LAB_MODULE=$module" "$@") |
         tee "$output" || status=$?
     read -r good bad < <(sed -n "$closing" "$output" | awk '{ g += $1; b += $2 } END { print g + 0, b + 0 }')
     if ((status != 0)); then

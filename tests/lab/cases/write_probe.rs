@@ -55,12 +55,18 @@ pub fn node_of_1g() -> Result<u32, String> {
     }
 }
 
+/// Bytes of a transparent hugepage, which the base page decides.
+fn transparent_page() -> Result<f64, String> {
+    let text = read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?;
+    text.trim().parse().map_err(|_| text)
+}
+
 /// Pages with their bytes, and the node, for every kind that the guest has.
 fn kinds() -> Result<Vec<(&'static str, f64, u32)>, String> {
-    let base = rustix::param::page_size() as f64;
+    let (base, transparent) = (rustix::param::page_size() as f64, transparent_page()?);
     let mut kinds = Vec::new();
     for node in 0..NODES {
-        kinds.extend([("base", base, node), ("thp", 2.0 * MIB, node), ("2m", 2.0 * MIB, node)]);
+        kinds.extend([("base", base, node), ("thp", transparent, node), ("2m", 2.0 * MIB, node)]);
     }
     kinds.push(("1g", 1024.0 * MIB, node_of_1g()?));
     Ok(kinds)
@@ -137,9 +143,9 @@ fn is_held(
     let pooled = POOLED.iter().any(|(pool, _, _)| *pool == pages);
     let usual = rustix::param::page_size() as f64;
     equal("the kernel's page size", kernel_page, if pooled { page_bytes } else { usual })?;
-    let transparent = if pages == "thp" { MR_BYTES } else { 0.0 };
-    equal("transparent hugepages", transparent_bytes(pid, &address)?, transparent)?;
     let mapped = (MR_BYTES / page_bytes).ceil() * page_bytes;
+    let transparent = if pages == "thp" { mapped } else { 0.0 };
+    equal("transparent hugepages", transparent_bytes(pid, &address)?, transparent)?;
     let hugetlb = if pooled { mapped } else { 0.0 };
     equal("HugetlbPages", status_bytes(&pid.to_string(), "HugetlbPages")?, hugetlb)?;
     for (was, now) in free.iter().zip(free_pages()?) {
@@ -178,7 +184,7 @@ pub fn a_write_probe_s_report_is_what_mrscope_and_the_device_counted() -> Outcom
         .collect();
     let base = rustix::param::page_size() as f64;
     lines.push(("--pages base --untouched --numa-node 1".to_owned(), base, 1));
-    lines.push(("--pages thp --untouched --numa-node 1".to_owned(), 2.0 * MIB, 1));
+    lines.push(("--pages thp --untouched --numa-node 1".to_owned(), transparent_page()?, 1));
     lines.push(("--mr-bytes 200000 --message 4104 --numa-node 0".to_owned(), base, 0));
     for (line, page_bytes, node) in lines {
         one_report(&exporter, &line, page_bytes, node).map_err(|e| format!("{line}: {e}"))?;
