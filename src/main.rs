@@ -181,6 +181,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         },
         labels,
         tlb: config.tlb.clone(),
+        write_probe: Some(config.write_probe.clone()),
         off: COLLECTORS.into_iter().filter(|collector| !config.enabled(collector)).collect(),
     }
 }

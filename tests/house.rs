@@ -18,7 +18,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("probe", &[]),
     ("host", &["model"]),
     ("ebpf", &["model", "host"]),
-    ("collector", &["model", "host", "ebpf", "ledger", "metrics"]),
+    ("collector", &["model", "host", "ebpf", "ledger", "metrics", "probe"]),
     ("serve", &["collector", "config", "metrics"]),
 ];
 

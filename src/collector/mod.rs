@@ -11,12 +11,14 @@ mod mlock;
 mod mr;
 mod nics;
 mod pages;
+mod probing;
 mod process;
 mod readings;
 mod run;
 mod source;
 mod sources;
 mod tlb;
+mod write_probe;
 
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ use crate::ebpf::EventsError;
 use crate::host::{HostError, HostMemory, OwnFigures};
 use crate::ledger::View;
 use crate::metrics::{Page, PageError};
-use crate::model::{HookState, Labels, Snapshot, TlbFigures};
+use crate::model::{HookState, Labels, ProbeFigures, Snapshot, TlbFigures};
 
 pub use counting::LiveTlb;
 pub use exporter::Report;
@@ -46,6 +48,8 @@ pub struct Scene<'a> {
     pub devices: Result<&'a Devices, &'a CollectError>,
     pub memory: Result<&'a HostMemory, &'a CollectError>,
     pub tlb: Result<&'a TlbFigures, &'a CollectError>,
+    /// None before the first round of the write probe.
+    pub write_probe: Option<&'a ProbeFigures>,
     /// Names of the devices, as far as they are known.
     pub present: &'a [String],
     pub view: &'a View,
@@ -111,6 +115,7 @@ pub fn all() -> Vec<Box<dyn Collector>> {
         Box::new(mlock::Mlock),
         Box::new(hugepages::Hugepages),
         Box::new(tlb::Tlb),
+        Box::new(write_probe::WriteProbe),
         Box::new(devices::DeviceInfo),
         Box::new(exporter::Exporter),
     ]

@@ -6,9 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::ebpf::{EventsError, KernelEvents};
 use crate::host::{Host, HostMemory};
-use crate::model::{HookState, ProcessKey, Snapshot, TlbFigures, TlbOptions};
+use crate::model::{
+    HookState, ProbeFigures, ProcessKey, Snapshot, TlbFigures, TlbOptions, WriteProbeOptions,
+};
 
 use super::nics::{self, Devices, DevicesSource};
+use super::probing::Prober;
 use super::source::Published;
 use super::sources::{
     self, CountsTlb, Events, EventsAsk, EventsSource, ListsTasks, MemorySource, ProcessList,
@@ -44,6 +47,7 @@ pub struct Sources {
     memory: Option<MemorySource>,
     tlb: Option<TlbSource>,
     tlb_options: TlbOptions,
+    prober: Option<Prober>,
 }
 
 /// What one source said last.
@@ -56,6 +60,8 @@ pub struct Seen {
     pub devices: Last<Devices>,
     pub memory: Last<HostMemory>,
     pub tlb: Last<TlbFigures>,
+    /// What the write probe found, which is asked nothing.
+    pub write_probe: Option<ProbeFigures>,
     /// Names of the devices, as far as they are known.
     pub present: Vec<String>,
 }
@@ -68,7 +74,7 @@ impl Sources {
     pub fn start(
         host: &Host,
         openers: Openers,
-        tlb_options: TlbOptions,
+        (tlb_options, write_probe): (TlbOptions, Option<WriteProbeOptions>),
         off: &[&str],
     ) -> std::io::Result<Self> {
         let on = |collector| !off.contains(&collector);
@@ -79,6 +85,10 @@ impl Sources {
             memory: on("hugepages").then(|| sources::memory(host.clone())).transpose()?,
             tlb: on("tlb").then(|| sources::tlb(host.clone(), openers.tlb)).transpose()?,
             tlb_options,
+            prober: write_probe
+                .filter(|_| on("write_probe"))
+                .map(|options| Prober::start(host.clone(), options))
+                .transpose()?,
         })
     }
 
@@ -115,8 +125,14 @@ impl Sources {
             devices: self.devices.latest(MAX_AGE),
             memory: latest(self.memory.as_ref()),
             tlb: latest(self.tlb.as_ref()),
+            write_probe: self.prober.as_ref().and_then(Prober::figures),
             present: self.names(),
         }
+    }
+
+    /// Who runs the write probe, where it is on.
+    pub fn prober(&self) -> Option<&Prober> {
+        self.prober.as_ref()
     }
 
     /// Frees rows of processes that are gone.
@@ -125,7 +141,9 @@ impl Sources {
     }
 
     /// Takes probes out of the kernel: before the process ends.
-    pub fn end(self) {
+    pub fn end(mut self) {
+        // Its child first: that may hold an MR.
+        self.prober = None;
         if self.events.join().is_err() {
             tracing::error!("the thread that reads the kernel had panicked");
         }

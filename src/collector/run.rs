@@ -15,12 +15,16 @@ use tokio::sync::watch;
 use crate::host::{Host, Presence, Processes, Rights, own_figures};
 use crate::ledger::{Ledger, LedgerOptions, Reading};
 use crate::metrics::{Page, text};
-use crate::model::{COLLECTORS, HookState, Process, ProcessKey, ProcessLabel, Tasks, TlbOptions};
+use crate::model::{
+    COLLECTORS, HookState, ProbeRun, Process, ProcessKey, ProcessLabel, Tasks, TlbOptions,
+    WriteProbeOptions,
+};
 
 use super::exporter::{Report, write_reports};
 use super::journal::Journal;
 use super::labels::Labeller;
 use super::pages::{Choice, Pages, Rendered, Request};
+use super::probing::Prober;
 use super::readings::{Openers, Seen, Sources, answer};
 use super::{CollectError, Collector, Scene, all};
 
@@ -44,6 +48,8 @@ pub struct EngineOptions {
     /// Collectors that are switched off.
     pub off: Vec<&'static str>,
     pub tlb: TlbOptions,
+    /// None: it never runs.
+    pub write_probe: Option<WriteProbeOptions>,
 }
 
 impl Default for EngineOptions {
@@ -53,6 +59,7 @@ impl Default for EngineOptions {
             labels: vec![ProcessLabel::Pid, ProcessLabel::Comm],
             off: Vec::new(),
             tlb: TlbOptions::default(),
+            write_probe: None,
         }
     }
 }
@@ -143,9 +150,9 @@ impl Engine {
     }
 
     fn new(host: Host, options: EngineOptions, openers: Openers) -> std::io::Result<Self> {
-        let EngineOptions { ledger, labels, off, tlb } = options;
+        let EngineOptions { ledger, labels, off, tlb, write_probe } = options;
         Ok(Self {
-            sources: Sources::start(&host, openers, tlb, &off)?,
+            sources: Sources::start(&host, openers, (tlb, write_probe), &off)?,
             ledger: Ledger::new(ledger),
             labels: Labeller::new(host.clone(), labels),
             host,
@@ -248,6 +255,7 @@ impl Engine {
             {
                 gone = self.missing_on(tasks);
             }
+            self.judge_probe(published.begun, &snapshot.processes, seen);
             self.rows_read = published.begun + published.took;
             self.rows.clone_from(&snapshot.processes);
             self.hasty = snapshot
@@ -257,13 +265,39 @@ impl Engine {
         }
         // Where memory is not shown, who only pins or locks is nobody to show.
         let tasks = tasks.filter(|_| !self.off.contains(&"process"));
-        let reading = Reading { rows: &self.rows, tasks, gone: &gone, now: self.started.elapsed() };
+        let own = self.sources.prober().map(Prober::pids).unwrap_or_default();
+        let reading = Reading {
+            rows: &self.rows,
+            tasks,
+            gone: &gone,
+            own: &own,
+            now: self.started.elapsed(),
+        };
         self.labels.begin();
         let labels = &mut self.labels;
         let final_rows = self.ledger.advance(&reading, &mut |newcomer| labels.of(newcomer));
         if !final_rows.is_empty() {
             self.rows.retain(|row| !final_rows.contains(&row.key));
             self.sources.forget(final_rows);
+        }
+    }
+
+    /// Whether the kernel's programs saw what the write probe registered: the whole way, from end to
+    /// end.
+    fn judge_probe(&self, begun: Instant, rows: &[Process], seen: &Seen) {
+        let watches = seen.hooks().any(|it| it.hook == "verbs_reg_mr" && it.attach.watches());
+        let Some(prober) = self.sources.prober() else { return };
+        let registered = |pid| {
+            // What is not watched, or has other pids, can't be seen.
+            !watches
+                || !Processes::of(&self.host).all_visible()
+                || rows.iter().any(|row| row.key.tgid == pid && row.counters.registrations() > 0)
+        };
+        for ProbeRun { port: (device, port), pid } in prober.judge(begun, registered) {
+            tracing::warn!(
+                "the write probe {pid} registered an MR on {device} port {port} that the collector \
+                 mr did not see: its figures are not whole"
+            );
         }
     }
 
@@ -307,6 +341,7 @@ impl Engine {
             devices: answer(&seen.devices),
             memory: answer(&seen.memory),
             tlb: answer(&seen.tlb),
+            write_probe: seen.write_probe.as_ref(),
             present: &seen.present,
             view: &view,
             others: &others,

@@ -13,7 +13,7 @@ use crate::model::COLLECTORS;
 
 use super::notation::{self, Expected, Notation, range_words};
 use super::web::{listen_address, telemetry_path};
-use super::{COUNTED, Config, ConfigError, MAXACTIVE, PROCESSES, ROWS};
+use super::{COUNTED, Config, ConfigError, MAXACTIVE, PER_CENT, PROBE_BYTES, PROCESSES, ROWS};
 
 /// A key with what its value is read into.
 type Key<'a> = (&'static str, Slot<'a>);
@@ -35,7 +35,7 @@ type Add<'a> = Box<dyn FnMut(&str, usize) -> Result<(), Expected> + 'a>;
 
 /// Every key of the file.
 fn keys(config: &mut Config) -> Vec<Key<'_>> {
-    let Config { web, log, path, ebpf, process, mlock, tlb, collectors } = config;
+    let Config { web, log, path, ebpf, process, mlock, tlb, write_probe, collectors } = config;
     let mut of_process = vec![
         whole("max", PROCESSES, |max| process.max = usize::try_from(max).unwrap_or(usize::MAX)),
         text("linger", &mut process.linger, notation::duration),
@@ -88,12 +88,22 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
         ),
         section("capabilities", [("permanent_drop", Slot::Switch(&mut ebpf.permanent_drop))]),
     ];
+    let mut of_write_probe = vec![
+        text("interval", &mut write_probe.interval, notation::interval),
+        text("timeout", &mut write_probe.timeout, notation::interval),
+        list("page_sizes", &mut write_probe.page_sizes, notation::page_size, "each size once"),
+        whole("max_bytes", PROBE_BYTES, |bytes| write_probe.max_bytes = bytes),
+        list("exclude", &mut write_probe.exclude, notation::pattern, "each pattern once"),
+        whole("max_port_share", PER_CENT, |share| write_probe.max_port_share = share),
+        text("program", &mut write_probe.program, notation::program),
+    ];
     for (collector, on) in COLLECTORS.into_iter().zip(collectors) {
         let mut own = vec![("enabled", Slot::Switch(on))];
         match collector {
             "process" => own.append(&mut of_process),
             "mlock" => own.append(&mut of_mlock),
             "tlb" => own.append(&mut of_tlb),
+            "write_probe" => own.append(&mut of_write_probe),
             _ => {}
         }
         keys.push((collector, Slot::Section(own)));

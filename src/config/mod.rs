@@ -10,7 +10,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::model::{COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, TlbOptions};
+use crate::model::{
+    COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, TlbOptions, WriteProbeOptions,
+};
 
 pub use web::{ListenAddress, Web, listen_address, telemetry_path};
 
@@ -20,6 +22,9 @@ pub const MAXACTIVE: RangeInclusive<u64> = 1..=EbpfOptions::MAXACTIVE_LIMIT as u
 const ROWS: RangeInclusive<u64> = 1..=EbpfOptions::ROWS_LIMIT as u64;
 /// In how many processes translations may be counted: each takes files for each of its threads.
 const COUNTED: RangeInclusive<u64> = 1..=1000;
+/// What a run of the write probe may write: at least its warm-up and one write.
+const PROBE_BYTES: RangeInclusive<u64> = 2 << 20..=1 << 30;
+const PER_CENT: RangeInclusive<u64> = 1..=100;
 /// How many processes may have series of their own.
 pub const PROCESSES: RangeInclusive<u64> = 0..=u64::MAX;
 
@@ -33,6 +38,7 @@ pub struct Config {
     pub process: ProcessOptions,
     pub mlock: MlockOptions,
     pub tlb: TlbOptions,
+    pub write_probe: WriteProbeOptions,
     /// By [`COLLECTORS`].
     collectors: [bool; COLLECTORS.len()],
 }
@@ -141,6 +147,7 @@ impl Default for Config {
             },
             mlock: MlockOptions::default(),
             tlb: TlbOptions::default(),
+            write_probe: WriteProbeOptions::default(),
             collectors: [true; COLLECTORS.len()],
         }
     }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::{AttachMode, ProcessLabel, TlbEvent};
+use crate::model::{AttachMode, PageBytes, ProcessLabel, TlbEvent};
 
 use super::{LogFormat, LogLevel};
 
@@ -56,6 +56,49 @@ pub fn label(text: &str) -> Result<ProcessLabel, Expected> {
 /// None of the words of [`TlbEvent`].
 pub fn tlb_event(text: &str) -> Result<TlbEvent, Expected> {
     one_of(&TlbEvent::ALL, TlbEvent::word, text)
+}
+
+/// # Errors
+/// None of the words of [`PageBytes`].
+pub fn page_size(text: &str) -> Result<PageBytes, Expected> {
+    one_of(&PageBytes::ALL, PageBytes::word, text)
+}
+
+/// A name of a device, in which * stands for any letters; "none" fits no device.
+///
+/// # Errors
+/// It could be the name of none.
+pub fn pattern(text: &str) -> Result<String, Expected> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_-.*".contains(c);
+    if text.is_empty() || !text.chars().all(fits) {
+        return Err(Expected(
+            "a name of a device such as mlx5_0, in which * stands for any letters".to_owned(),
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// The path of a program, or "beside" for the one beside mrscope.
+///
+/// # Errors
+/// A path that depends on where mrscope was started.
+pub fn program(text: &str) -> Result<Option<PathBuf>, Expected> {
+    if text == "beside" {
+        return Ok(None);
+    }
+    let expected =
+        |_| Expected("an absolute path, or beside (the program beside mrscope)".to_owned());
+    absolute_path(text).map(Some).map_err(expected)
+}
+
+/// A duration that can be waited for.
+///
+/// # Errors
+/// No duration, or one under a second or over a day.
+pub fn interval(text: &str) -> Result<Duration, Expected> {
+    let fits = |it: &Duration| (1..=86_400).contains(&it.as_secs());
+    let expected = || Expected("a duration from 1s to 1d, such as 60s or 1m30s".to_owned());
+    duration(text).ok().filter(fits).ok_or_else(expected)
 }
 
 /// Labels with commas between them.

@@ -12,6 +12,7 @@ mod modules;
 mod own;
 mod page_walks;
 pub mod perf;
+mod ports;
 mod preemption;
 mod process;
 mod process_counters;
@@ -36,6 +37,7 @@ pub use memory::{
 pub use modules::{Modules, load_of};
 pub use own::{OwnFigures, own_figures, raise_memlock, raise_open_files};
 pub use page_walks::page_walk_events;
+pub use ports::{Port, device_node, ports};
 pub use preemption::preempts;
 pub use process::{Presence, Processes, hides_processes};
 pub use process_counters::{OpensInThread, ProcessCounters, Uncounted};

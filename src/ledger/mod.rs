@@ -6,7 +6,7 @@ mod member;
 mod slots;
 mod view;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub struct Reading<'a> {
     pub tasks: Option<&'a Tasks>,
     /// Those that had ended *before* the rows were read, so that their rows are final.
     pub gone: &'a HashSet<ProcessKey>,
+    /// Processes of mrscope itself, by pid: they have no series, and count with the others.
+    pub own: &'a BTreeSet<u32>,
     pub now: Duration,
 }
 
@@ -127,7 +129,7 @@ impl Ledger {
         let final_rows = self.bury(reading);
         let linger = self.options.linger;
         self.members.retain(|_, member| member.counts(reading.now, linger) || member.has_row());
-        self.assign_series(reading.now);
+        self.assign_series(reading.now, reading.own);
         self.count_news();
         final_rows
     }
@@ -197,10 +199,10 @@ impl Ledger {
     }
 
     /// Decides which series are shown from now on.
-    fn assign_series(&mut self, now: Duration) {
+    fn assign_series(&mut self, now: Duration, own: &BTreeSet<u32>) {
         let linger = self.options.linger;
         let mut candidates: HashMap<Labels, Candidate> = HashMap::new();
-        for (key, member) in &self.members {
+        for (key, member) in self.members.iter().filter(|(key, _)| !own.contains(&key.tgid)) {
             candidates.entry(Arc::clone(&member.labels)).or_default().add(key, member, now, linger);
         }
         // A process's series is forgotten with it; a group's is remembered.

@@ -39,12 +39,13 @@ pub fn by_pid(newcomer: &Newcomer<'_>) -> Labels {
 struct Told {
     ledger: Ledger,
     gone: HashSet<ProcessKey>,
+    own: BTreeSet<u32>,
 }
 
 impl Told {
     fn new(max_series: usize) -> Self {
         let options = LedgerOptions { max_series, ..LedgerOptions::default() };
-        Self { ledger: Ledger::new(options), gone: HashSet::new() }
+        Self { ledger: Ledger::new(options), gone: HashSet::new(), own: BTreeSet::new() }
     }
 
     fn gone(mut self, tgid: u32, start_ns: u64) -> Self {
@@ -58,7 +59,8 @@ impl Told {
 
     fn all(&mut self, seconds: u64, rows: &[Process], tasks: Option<&Tasks>) -> Vec<ProcessKey> {
         let now = Duration::from_secs(seconds);
-        self.ledger.advance(&Reading { rows, tasks, gone: &self.gone, now }, &mut by_pid)
+        let (gone, own) = (&self.gone, &self.own);
+        self.ledger.advance(&Reading { rows, tasks, gone, own, now }, &mut by_pid)
     }
 
     /// Pids that have series.
@@ -322,7 +324,8 @@ fn a_group_sums_its_members_and_keeps_the_events_of_the_dead() {
     let mut group = |_: &Newcomer<'_>| -> Labels { ["job 7".to_owned()].into() };
     let mut advance = |seconds, rows: &[Process], seen: &Tasks, gone: &HashSet<ProcessKey>| {
         let now = Duration::from_secs(seconds);
-        ledger.advance(&Reading { rows, tasks: Some(seen), gone, now }, &mut group);
+        let own = &BTreeSet::new();
+        ledger.advance(&Reading { rows, tasks: Some(seen), gone, own, now }, &mut group);
         ledger.view().shown
     };
     let both = tasks(&[task(1, 10, 4096, 0), task(2, 20, 8192, 0)]);
@@ -386,4 +389,14 @@ fn who_locks_and_holds_it_shows_its_locks_and_no_registrations_and_outlives_its_
     assert_eq!(locks.map(|locks| locks.lock_calls), Some(4));
     told.all(70, &[], Some(&tasks(&[])));
     assert_eq!(told.pids(), [""; 0]);
+}
+
+#[test]
+fn what_is_mrscope_s_own_has_no_series_and_counts_with_the_others() {
+    let mut told = Told::new(9);
+    told.own.insert(1);
+    told.rows(0, &[row(1, 10, 5, 3), row(2, 20, 7, 2)]);
+    assert_eq!(told.pids(), ["2"]);
+    assert_eq!(told.others().counters.registrations(), 5);
+    assert_eq!(told.others().gauges.active, 3);
 }

@@ -11,6 +11,7 @@ mod process;
 mod snapshot;
 mod task;
 mod tlb;
+mod write_probe;
 
 pub use attach::{Attach, HookState, Trouble};
 pub use device::RdmaDevice;
@@ -25,4 +26,8 @@ pub use snapshot::{
 pub use task::{Memory, Task, Tasks};
 pub use tlb::{
     Counting, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbOptions, TlbProcess, TlbRole,
+};
+pub use write_probe::{
+    Measured, PageBytes, PortFigures, PortName, ProbeFigures, ProbeRun, ProbeTrouble,
+    WriteProbeOptions,
 };

@@ -8,6 +8,7 @@ pub mod mlock;
 pub mod mr;
 pub mod process;
 pub mod tlb;
+pub mod write_probe;
 
 use crate::model::COLLECTORS;
 
@@ -70,6 +71,7 @@ pub const TABLES: [(&str, &[&Metric]); COLLECTORS.len()] = [
     ("mlock", mlock::TABLE),
     ("hugepages", hugepages::TABLE),
     ("tlb", tlb::TABLE),
+    ("write_probe", write_probe::TABLE),
     ("devices", devices::TABLE),
     ("exporter", exporter::TABLE),
 ];

@@ -1,0 +1,113 @@
+//! Ports of an RDMA device as sysfs shows them: up or down, how fast, and how much went through.
+
+use super::{Host, HostError};
+
+/// One port. What the device does not tell is None.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Port {
+    pub number: u8,
+    pub active: bool,
+    pub rate_bytes_per_second: Option<u64>,
+    /// Sent and received since some time; software devices do not tell.
+    pub moved_bytes: Option<u64>,
+}
+
+/// Ports of a device, by number.
+///
+/// # Errors
+/// The folder of ports can't be listed, or the state of one can't be read.
+pub fn ports(host: &Host, device: &str) -> Result<Vec<Port>, HostError> {
+    let folder = format!("class/infiniband/{device}/ports");
+    let path = host.sys(&folder);
+    let fail = |source| HostError::Read { path: path.clone(), source };
+    let mut ports = Vec::new();
+    for entry in std::fs::read_dir(&path).map_err(fail)? {
+        let name = entry.map_err(fail)?.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        ports.push(port(host, &format!("{folder}/{number}"), number)?);
+    }
+    ports.sort_by_key(|port| port.number);
+    Ok(ports)
+}
+
+/// NUMA node of the device's PCI function, where it has one.
+#[must_use]
+pub fn device_node(host: &Host, device: &str) -> Option<u32> {
+    host.sys_text(format!("class/infiniband/{device}/device/numa_node")).ok()?.trim().parse().ok()
+}
+
+fn port(host: &Host, folder: &str, number: u8) -> Result<Port, HostError> {
+    const ACTIVE: &str = "4:";
+    let state = host.sys_text(format!("{folder}/state"))?;
+    let rate = host.sys_text(format!("{folder}/rate")).ok();
+    // The kernel counts words of 4 bytes.
+    let words = |name| -> Option<u64> {
+        let text = host.sys_text(format!("{folder}/counters/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    let moved = words("port_xmit_data").zip(words("port_rcv_data"));
+    Ok(Port {
+        number,
+        active: state.starts_with(ACTIVE),
+        rate_bytes_per_second: rate.and_then(|rate| bytes_per_second(&rate)),
+        moved_bytes: moved.map(|(sent, received)| sent.wrapping_add(received).wrapping_mul(4)),
+    })
+}
+
+/// As in `100 Gb/sec (4X EDR)` or `2.5 Gb/sec (1X SDR)`.
+fn bytes_per_second(rate: &str) -> Option<u64> {
+    let gigabits: f64 = rate.split_once(" Gb/sec")?.0.trim().parse().ok()?;
+    (gigabits > 0.0 && gigabits < 1e6).then_some((gigabits * 1e9 / 8.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn rates_are_gigabits() {
+        assert_eq!(bytes_per_second("100 Gb/sec (4X EDR)\n"), Some(12_500_000_000));
+        assert_eq!(bytes_per_second("2.5 Gb/sec (1X SDR)\n"), Some(312_500_000));
+        for text in ["", "fast", "-1 Gb/sec", "0 Gb/sec", "NaN Gb/sec", "1 Mb/sec"] {
+            assert_eq!(bytes_per_second(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_port_shows_its_state_rate_and_traffic() {
+        let root = std::env::temp_dir().join(format!("mrscope-ports-{}", std::process::id()));
+        let device = root.join("sys/class/infiniband/mlx5_0");
+        for (number, state) in [(1, "4: ACTIVE\n"), (2, "1: DOWN\n")] {
+            let port = device.join(format!("ports/{number}"));
+            fs::create_dir_all(port.join("counters")).unwrap();
+            fs::write(port.join("state"), state).unwrap();
+            fs::write(port.join("rate"), "200 Gb/sec (4X HDR)\n").unwrap();
+        }
+        let counters = device.join("ports/1/counters");
+        fs::write(counters.join("port_xmit_data"), "1000\n").unwrap();
+        fs::write(counters.join("port_rcv_data"), "24\n").unwrap();
+        fs::create_dir_all(device.join("device")).unwrap();
+        fs::write(device.join("device/numa_node"), "1\n").unwrap();
+        let host = Host::at(&root);
+        let rate = Some(25_000_000_000);
+        assert_eq!(
+            ports(&host, "mlx5_0").unwrap(),
+            [
+                Port {
+                    number: 1,
+                    active: true,
+                    rate_bytes_per_second: rate,
+                    moved_bytes: Some(4096)
+                },
+                Port { number: 2, active: false, rate_bytes_per_second: rate, moved_bytes: None },
+            ]
+        );
+        assert_eq!(device_node(&host, "mlx5_0"), Some(1));
+        fs::write(device.join("device/numa_node"), "-1\n").unwrap();
+        assert_eq!(device_node(&host, "mlx5_0"), None);
+        assert!(ports(&host, "mlx5_9").is_err());
+        fs::remove_dir_all(root).unwrap();
+    }
+}
