@@ -23,7 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 ];
 
 /// Which rooms of the library each other program may name.
-const PROGRAMS: &[(&str, &[&str])] = &[("mrscope-write-probe", &["model", "probe"])];
+const PROGRAMS: &[(&str, &[&str])] = &[("mrscope-write-probe", &["host", "model", "probe"])];
 
 const WRITE_PROBE: &str = "src/bin/mrscope-write-probe/";
 

@@ -84,6 +84,9 @@ pub struct Report {
     pub tlb_accesses: Option<u64>,
     #[serde(deserialize_with = "whole_if_any")]
     pub tlb_misses: Option<u64>,
+    /// Why they were not counted although that was asked for.
+    #[serde(deserialize_with = "required")]
+    pub tlb_unavailable: Option<String>,
 }
 
 /// Why there is nothing to report.
@@ -237,6 +240,10 @@ impl Report {
                 self.tlb_accesses.is_some() != self.tlb_misses.is_some(),
                 "TLB accesses and misses are counted together",
             ),
+            (
+                self.tlb_misses.is_some() && self.tlb_unavailable.is_some(),
+                "TLB misses were counted, and could not be",
+            ),
         ];
         match faults.iter().find(|(fault, _)| *fault) {
             Some((_, what)) => Err(AnswerError::Absurd(what)),
@@ -302,6 +309,7 @@ mod tests {
             "elapsed_ns": 1000, "bandwidth_bytes_per_second": 196_608_000_000.0,
             "latency_message_bytes": 8, "latency_p50_ns": 10, "latency_p99_ns": 20,
             "latency_samples": 100, "tlb_accesses": null, "tlb_misses": null,
+            "tlb_unavailable": null,
         })
     }
 
@@ -334,6 +342,9 @@ mod tests {
         assert!(parse(&with(&by_lid, "gid_type", Value::Null)).is_ok());
         let counted = with(&with(&report(), "tlb_accesses", json!(5)), "tlb_misses", json!(0));
         assert!(parse(&counted).is_ok());
+        let why = json!("no such event");
+        assert!(parse(&with(&report(), "tlb_unavailable", why.clone())).is_ok());
+        assert!(parse(&with(&counted, "tlb_unavailable", why)).is_err());
         let unnamed = with(&with(&failure(), "errno", Value::Null), "errno_name", Value::Null);
         assert!(parse(&unnamed).is_ok());
     }
@@ -398,6 +409,7 @@ mod tests {
             ("gid", Value::Null),
             ("gid_index", Value::Null),
             ("tlb_accesses", json!(1)),
+            ("tlb_unavailable", json!(1)),
             ("pages", json!("4m")),
             ("device", json!("")),
             ("result", json!("fine")),

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -81,6 +82,8 @@ pub fn call(
 ) -> Result<Report, NoReport> {
     let mut command = Command::new(program);
     command.args(options.arguments()).env_clear();
+    // A signal from a terminal is for the asker, who ends the child by itself.
+    command.process_group(0);
     command.env("PATH", OsStr::new("/usr/sbin:/usr/bin:/sbin:/bin"));
     let ran = child::run(&mut command, MAX_ANSWER_BYTES, timeout, stop, started);
     let Run { ended, stuck } = ran.map_err(|error| {

@@ -33,7 +33,7 @@ pub(super) struct Flag {
     pub say: fn(&ProbeOptions) -> Option<String>,
 }
 
-pub(super) const FLAGS: [Flag; 17] = [
+pub(super) const FLAGS: [Flag; 18] = [
     Flag {
         name: "--device",
         value: Some("NAME"),
@@ -170,6 +170,16 @@ pub(super) const FLAGS: [Flag; 17] = [
         about: "after which no more writes are begun, nor latencies measured",
         set: |options, text| within(text, WRITE_MS).map(|ms| options.max_ms = ms),
         say: |options| Some(options.max_ms.to_string()),
+    },
+    Flag {
+        name: "--tlb",
+        value: None,
+        about: "count the CPU's TLB misses in a random walk over the memory afterwards",
+        set: |options, _| {
+            options.tlb = true;
+            Ok(())
+        },
+        say: |options| options.tlb.then(String::new),
     },
     Flag {
         name: "--guard-ms",

@@ -72,6 +72,8 @@ pub struct ProbeOptions {
     pub max_bytes: u64,
     /// For the writes whose bandwidth is measured.
     pub max_ms: u64,
+    /// Counts TLB misses of a walk.
+    pub tlb: bool,
     /// For everything.
     pub guard_ms: u64,
     /// Who started it, and without whom it ends.
@@ -108,6 +110,7 @@ impl ProbeOptions {
             latency_count: 100,
             max_bytes: 32 * MIB,
             max_ms: 100,
+            tlb: false,
             guard_ms: 10_000,
             parent: None,
         }
@@ -243,7 +246,7 @@ mod tests {
         let line = "--device mlx5_0 --port 2 --gid-index 3 --pages thp --numa-node 1 \
                     --fallback base --untouched --mr-bytes 8192 --message 4096 --count 10 \
                     --depth 4 --latency-message 16 --latency-count 7 --max-bytes 100000 \
-                    --max-ms 50 --guard-ms 2000 --parent 77";
+                    --max-ms 50 --tlb --guard-ms 2000 --parent 77";
         let expected = ProbeOptions {
             device: "mlx5_0".to_owned(),
             port: 2,
@@ -260,6 +263,7 @@ mod tests {
             latency_count: 7,
             max_bytes: 100_000,
             max_ms: 50,
+            tlb: true,
             guard_ms: 2000,
             parent: Some(77),
         };
@@ -331,7 +335,7 @@ mod tests {
             gid_index in proptest::option::of(0_u8..=255),
             pages in 0_usize..4,
             numa_node in proptest::option::of(0_u32..=1023),
-            (fallback, untouched) in (any::<bool>(), any::<bool>()),
+            (fallback, untouched, tlb) in any::<(bool, bool, bool)>(),
             words in 1_u64..10_000,
             count in 1_u64..100_000,
             depth in 1_u32..=4096,
@@ -352,6 +356,7 @@ mod tests {
                 depth,
                 latency_count,
                 max_bytes: 1 << 40,
+                tlb,
                 parent,
                 ..ProbeOptions::new(&device)
             };

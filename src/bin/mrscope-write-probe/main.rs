@@ -14,7 +14,9 @@ mod pattern;
 mod placement;
 mod run;
 mod sysfs;
+mod tlb;
 mod verbs;
+mod walk;
 mod writes;
 
 use std::path::Path;

@@ -12,6 +12,7 @@ use crate::memory::{Buffer, Policy};
 use crate::pattern::Pattern;
 use crate::placement::{self, Placement};
 use crate::sysfs::{self, Sysfs};
+use crate::tlb::{self, Counted};
 use crate::verbs::{self, Context, Domain, Pair, Port, Region};
 use crate::writes::{Halves, Lane, percentile};
 
@@ -67,6 +68,8 @@ fn attempt(
     guard::at("ibv_destroy_qp");
     drop(pair);
     let deregistration = region.deregister()?;
+    // Last, so that what it does to caches and TLBs is in no other figure; the pages are still there.
+    let tlb = if options.tlb { tlb::count(&buffer) } else { Counted::default() };
 
     let bytes = measured.writes * options.message_bytes;
     let elapsed_ns = ns(measured.elapsed);
@@ -97,8 +100,9 @@ fn attempt(
         latency_p50_ns: ns(percentile(&measured.latencies, 50)),
         latency_p99_ns: ns(percentile(&measured.latencies, 99)),
         latency_samples: measured.latencies.len() as u64,
-        tlb_accesses: None,
-        tlb_misses: None,
+        tlb_accesses: tlb.accesses,
+        tlb_misses: tlb.misses,
+        tlb_unavailable: tlb.unavailable,
     })
 }
 
