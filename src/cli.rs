@@ -13,7 +13,7 @@ use crate::config::{
     Config, ConfigError, ListenAddress, LogFormat, LogLevel, MAXACTIVE, PROCESSES, listen_address,
     telemetry_path,
 };
-use crate::model::{AttachMode, COLLECTORS, ProcessLabel};
+use crate::model::{AttachMode, BenchOptions, COLLECTORS, ProcessLabel};
 
 /// What was asked for.
 #[derive(Debug)]
@@ -25,9 +25,10 @@ pub struct Cli {
     switches: Vec<(&'static str, bool)>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     Metrics,
+    Bench(BenchOptions),
     /// With `strict`, what is not there is a failure.
     Check {
         strict: bool,
@@ -46,6 +47,46 @@ enum SpokenCommand {
         #[command(flatten)]
         flags: Box<Flags>,
     },
+    /// Measure registration and writes on each kind of page and NUMA node, print a table, and end
+    Bench(BenchFlags),
+}
+
+#[derive(Debug, Args)]
+struct BenchFlags {
+    /// Bytes of each MR, as 64MiB
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = notation::memory_size)]
+    size: u64,
+
+    /// How often each row is measured; the table has medians
+    #[arg(long, value_name = "N", default_value = "5", value_parser = rounds)]
+    rounds: u32,
+
+    /// RDMA device [default: the first that has an active port]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Its port [default: the first that is active]
+    #[arg(long, value_name = "N", value_parser = port)]
+    port: Option<u8>,
+
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+impl From<BenchFlags> for BenchOptions {
+    fn from(flags: BenchFlags) -> Self {
+        let BenchFlags { size, rounds, device, port, json } = flags;
+        Self { mr_bytes: size, rounds, device, port, json }
+    }
+}
+
+fn rounds(text: &str) -> Result<u32, Expected> {
+    notation::whole(text, &(1..=BenchOptions::ROUNDS_LIMIT.into())).map(|rounds| rounds as u32)
+}
+
+fn port(text: &str) -> Result<u8, Expected> {
+    notation::whole(text, &(1..=254)).map(|port| port as u8)
 }
 
 /// Prometheus exporter for RDMA memory: registration latency and pinned bytes of every process.
@@ -166,6 +207,9 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, CliEr
     let (command, flags, matches) = match (command, matches.subcommand()) {
         (Some(SpokenCommand::Check { strict, flags }), Some((_, own))) => {
             (Some(Command::Check { strict }), *flags, own)
+        }
+        (Some(SpokenCommand::Bench(asked)), _) => {
+            (Some(Command::Bench(asked.into())), flags, &matches)
         }
         (Some(_), _) => (Some(Command::Metrics), flags, &matches),
         (None, _) => (None, flags, &matches),
@@ -295,7 +339,7 @@ fn one_line(rendered: &str) -> String {
         line
     } else {
         format!(
-            "{line}; expected what 'mrscope --help' or 'mrscope check --help' lists, and flags \
+            "{line}; expected what 'mrscope --help' or 'mrscope COMMAND --help' lists, and flags \
                  after the command"
         )
     }
@@ -417,6 +461,21 @@ mod tests {
         assert_eq!(enabled(&["--collector.disable-defaults"]), [""; 0]);
         let named = ["--collector.mr", "--collector.disable-defaults", "--collector.exporter"];
         assert_eq!(enabled(&named), ["mr", "exporter"]);
+    }
+
+    #[test]
+    fn bench_has_flags_of_its_own() {
+        let bench = |arguments: &[&str]| parsed(&[&["bench"], arguments].concat()).unwrap().command;
+        assert_eq!(bench(&[]), Some(Command::Bench(BenchOptions::default())));
+        let wanted = BenchOptions {
+            mr_bytes: 1 << 30,
+            rounds: 3,
+            device: Some("mlx5_0".into()),
+            port: Some(2),
+            json: true,
+        };
+        let all = ["--size=1GiB", "--rounds=3", "--device=mlx5_0", "--port=2", "--json"];
+        assert_eq!(bench(&all), Some(Command::Bench(wanted)));
     }
 
     #[test]

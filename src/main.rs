@@ -1,6 +1,7 @@
 //! Parses, dispatches, and is the only place that ends the process.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -12,9 +13,12 @@ use mrscope::config::{Config, LogLevel};
 use mrscope::ebpf::{EventsError, KernelEvents, Tracer, Unwatched};
 use mrscope::host::{Host, Rights, raise_memlock, raise_open_files};
 use mrscope::ledger::LedgerOptions;
-use mrscope::model::{COLLECTORS, EbpfOptions, ProcessLabel, Watched};
+use mrscope::model::{BenchOptions, COLLECTORS, EbpfOptions, ProcessLabel, Watched};
+use mrscope::probe::program_beside;
 use mrscope::{log, metrics, serve};
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A scraper needs one; those beyond wait to be taken.
 const CONNECTIONS: usize = 1024;
@@ -32,10 +36,11 @@ fn main() -> ExitCode {
         }
     };
     let config = || cli.config().map_err(anyhow::Error::from);
-    let done = match cli.command {
+    let done = match &cli.command {
         Some(Command::Metrics) => print_metrics(),
+        Some(Command::Bench(options)) => bench(options),
         Some(Command::Check { strict }) => {
-            config().and_then(check).map(|complete| complete || !strict)
+            config().and_then(check).map(|complete| complete || !*strict)
         }
         None => config().and_then(run).map(|()| true),
     };
@@ -72,6 +77,60 @@ fn check(mut config: Config) -> anyhow::Result<bool> {
     Ok(verdict.complete)
 }
 
+/// Whether every row of the table has all its figures.
+fn bench(options: &BenchOptions) -> anyhow::Result<bool> {
+    rustix::thread::set_no_new_privs(true).context("no_new_privs")?;
+    // The probe inherits the limit.
+    raise_memlock();
+    let stop = stop_by_signal()?;
+    let is_watched = std::io::stderr().is_terminal();
+    let say = |line: String| {
+        if is_watched {
+            // Over the last such line; what can't be shown is not needed either.
+            let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+        }
+    };
+    let progress = |at: &mrscope::bench::Progress| say(at.to_string());
+    let program = program_beside();
+    let outcome = mrscope::bench::run(&Host::live(), &program, options, stop.as_fd(), progress);
+    say(String::new());
+    let outcome = outcome?;
+    let text = if options.json {
+        outcome.json().context("no JSON")?
+    } else {
+        mrscope::bench::text(&outcome)
+    };
+    std::io::stdout().write_all(text.as_bytes()).context("can't print")?;
+    Ok(outcome.complete)
+}
+
+/// A file that can be read once TERM or INT has come.
+fn stop_by_signal() -> anyhow::Result<OwnedFd> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("no runtime")?;
+    let (mut term, mut interrupt) = signals(&runtime)?;
+    let stop = eventfd(0, EventfdFlags::CLOEXEC).context("no eventfd")?;
+    let told = stop.try_clone().context("no eventfd")?;
+    let wait = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        });
+        let _ = rustix::io::write(&told, &1u64.to_ne_bytes());
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).context("no thread")?;
+    Ok(stop)
+}
+
+/// TERM and INT, which from now on end nothing by themselves.
+fn signals(runtime: &Runtime) -> anyhow::Result<(Signal, Signal)> {
+    let _inside = runtime.enter();
+    let on = |kind| signal(kind).context("no signal handler");
+    Ok((on(SignalKind::terminate())?, on(SignalKind::interrupt())?))
+}
+
 fn run(config: Config) -> anyhow::Result<()> {
     log::to_stderr(config.log);
     // Inherited by all threads: nothing that is run from here gains rights.
@@ -99,11 +158,7 @@ fn run(config: Config) -> anyhow::Result<()> {
     let options = engine_options(&config);
     let host = open_host(&config)?;
     // Before any probe is set: a signal must not end the process with probes left behind.
-    let (mut term, mut interrupt) = {
-        let _inside = runtime.enter();
-        let on = |kind| signal(kind).context("no signal handler");
-        (on(SignalKind::terminate())?, on(SignalKind::interrupt())?)
-    };
+    let (mut term, mut interrupt) = signals(&runtime)?;
 
     let (pages, engine) = Engine::start(host, options, openers(&config)).context("no thread")?;
 

@@ -68,7 +68,7 @@ fn help_lists_every_flag_and_command() {
         });
         assert!(listed, "{flag} is not in\n{help}");
     }
-    for command in ["metrics ", "check "] {
+    for command in ["metrics ", "check ", "bench "] {
         assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{help}");
     }
     for default in ["[default: :10042]", "[default: 60s]", "[default: pid,comm]"] {
@@ -97,6 +97,13 @@ fn bad_usage_is_one_line_and_exit_2() {
         (&["--strict"], "--strict"),
         (&["check", "--nonsense"], "--nonsense"),
         (&["--process.max", "1", "check"], "--process.max"),
+        (&["bench", "--size", "5KiB"], "'5KiB'"),
+        (&["bench", "--size", "64MB"], "'64MB'"),
+        (&["bench", "--rounds", "0"], "'0'"),
+        (&["bench", "--port", "255"], "'255'"),
+        (&["bench", "--path.sysfs", "/sys"], "--path.sysfs"),
+        (&["bench", "rxe0"], "'rxe0'"),
+        (&["--size", "64MiB"], "--size"),
     ] {
         let (code, out, said) = run(arguments);
         assert_eq!((code, out.as_str()), (Some(2), ""), "{said}");
@@ -281,6 +288,18 @@ fn check_says_how_each_part_stands_and_strict_fails_for_what_is_not_there() {
     let (code, again, _) = with(&[&devices[..], &["--strict"]].concat());
     assert_eq!((code, again), (Some(1), said));
     std::fs::remove_dir_all(&empty).unwrap();
+}
+
+/// No machine that runs these tests has an RDMA device: the guests of the lab have.
+#[test]
+fn a_bench_without_a_device_is_one_line_and_exit_1() {
+    assert!(
+        !Path::new("/sys/class/infiniband").read_dir().is_ok_and(|mut all| all.next().is_some())
+    );
+    for arguments in [&["bench"][..], &["bench", "--json"], &["bench", "--device", "mlx5_0"]] {
+        let said = "mrscope: this host has no RDMA device\n".to_owned();
+        assert_eq!(run(arguments), (Some(1), String::new(), said));
+    }
 }
 
 #[test]

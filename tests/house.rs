@@ -10,6 +10,7 @@ const MAX_LINES: usize = 500;
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("check", &["collector", "model"]),
+    ("bench", &["model", "host", "probe"]),
     ("cli", &["config", "model"]),
     ("config", &["model"]),
     ("log", &["config"]),
@@ -38,8 +39,8 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("procfs::", &["src/host/"]),
     ("anyhow", &["src/main.rs"]),
     ("clap", &["src/cli.rs"]),
-    ("serde::", &["src/config/", "src/probe/"]),
-    ("serde_json", &["src/log.rs", "src/probe/"]),
+    ("serde::", &["src/bench/", "src/config/", "src/probe/"]),
+    ("serde_json", &["src/bench/", "src/log.rs", "src/probe/"]),
     ("serde_yaml_ng", &["src/config/"]),
     ("strsim", &["src/config/"]),
     ("tracing_subscriber", &["src/log.rs"]),

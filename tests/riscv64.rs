@@ -79,6 +79,17 @@ fn one_page_misses_once_and_idleness_never() {
 }
 
 #[test]
+fn a_walk_over_more_than_a_tlb_holds_misses_at_each_access_and_over_less_never() {
+    let (accesses, misses) = (figure("walk_many_accesses"), figure("walk_many_loads"));
+    assert!(accesses >= 16_384, "{accesses}");
+    assert!((misses - accesses).abs() <= accesses / 100, "{misses} misses of {accesses}");
+    assert_few("walk_many_stores");
+    assert!(figure("walk_few_accesses") >= 16_384);
+    assert_few("walk_few_loads");
+    assert_few("walk_few_stores");
+}
+
+#[test]
 fn a_thread_that_is_created_later_is_counted_with_its_creator() {
     assert_all_missed("thread_of_thread_loads");
 }

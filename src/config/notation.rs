@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::{AttachMode, PageBytes, ProcessLabel, TlbEvent};
+use crate::model::{AttachMode, BenchOptions, PageBytes, ProcessLabel, TlbEvent};
 
 use super::{LogFormat, LogLevel};
 
@@ -99,6 +99,23 @@ pub fn interval(text: &str) -> Result<Duration, Expected> {
     let fits = |it: &Duration| (1..=86_400).contains(&it.as_secs());
     let expected = || Expected("a duration from 1s to 1d, such as 60s or 1m30s".to_owned());
     duration(text).ok().filter(fits).ok_or_else(expected)
+}
+
+/// A size of memory as `64MiB`, or in bytes: whole pages of 4 KiB.
+///
+/// # Errors
+/// An unknown unit, a part of a page, or nothing, or more than the write probe takes.
+pub fn memory_size(text: &str) -> Result<u64, Expected> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let units = [("", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let shift = units.iter().find(|(word, _)| *word == unit).map(|(_, shift)| *shift);
+    let bytes = number.parse::<u64>().ok().zip(shift);
+    let bytes = bytes.and_then(|(number, shift)| number.checked_mul(1 << shift));
+    let sizes = BenchOptions::SIZE_STEP..=BenchOptions::SIZE_LIMIT;
+    bytes.filter(|it| sizes.contains(it) && it.is_multiple_of(BenchOptions::SIZE_STEP)).ok_or_else(
+        || Expected("a multiple of 4KiB from 4KiB to 1024GiB, such as 64MiB, or bytes".to_owned()),
+    )
 }
 
 /// Labels with commas between them.
@@ -200,6 +217,36 @@ mod tests {
             ["", "60", "s", "1.5s", "-1s", "30s1m", "1s1s", "1 s", "1µs", "600000000y", "1m30"]
         {
             assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_of_memory_is_whole_pages() {
+        for (text, bytes) in [
+            ("4KiB", 4096),
+            ("64MiB", 64 << 20),
+            ("2GiB", 2 << 30),
+            ("8192", 8192),
+            ("1024GiB", 1 << 40),
+        ] {
+            assert_eq!(memory_size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "MiB",
+            "0",
+            "1KiB",
+            "4095",
+            "5KiB",
+            "64M",
+            "64MB",
+            "64 MiB",
+            "1.5GiB",
+            "-4KiB",
+            "1025GiB",
+            "18446744073709551615GiB",
+        ] {
+            assert!(memory_size(text).is_err(), "{text}");
         }
     }
 

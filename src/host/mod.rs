@@ -9,6 +9,7 @@ mod kallsyms;
 mod lockdown;
 mod memory;
 mod modules;
+mod nodes;
 mod own;
 mod page_walks;
 pub mod perf;
@@ -35,6 +36,7 @@ pub use memory::{
     CgroupPages, HostMemory, MemInfo, MemoryReader, NodePool, PageSize, Setting, VmEvents,
 };
 pub use modules::{Modules, load_of};
+pub use nodes::{Node, memory_nodes};
 pub use own::{OwnFigures, own_figures, raise_memlock, raise_open_files};
 pub use page_walks::page_walk_events;
 pub use ports::{Port, device_node, ports};

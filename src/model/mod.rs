@@ -2,6 +2,7 @@
 //! No I/O, no unsafe, no type of another crate.
 
 mod attach;
+mod bench;
 mod device;
 mod errno;
 mod histogram;
@@ -14,6 +15,7 @@ mod tlb;
 mod write_probe;
 
 pub use attach::{Attach, HookState, Trouble};
+pub use bench::BenchOptions;
 pub use device::RdmaDevice;
 pub use errno::errno_name;
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};

@@ -19,6 +19,8 @@ mod cpu_counters;
 mod perf;
 #[path = "../../../../src/host/scaled.rs"]
 mod scaled;
+#[path = "../../../../src/bin/mrscope-write-probe/walk.rs"]
+mod walk;
 
 use cpu_counters::{CpuCounters, OpensOnCpu};
 use perf::{Event, Group, Reading, Refused, Target};
@@ -142,6 +144,20 @@ fn of_a_thread(region: &Region) -> io::Result<()> {
         std::thread::spawn(read).join().expect("reads");
     })?;
     println!("thread_of_thread_loads {loads}");
+    of_walks(region)
+}
+
+/// The write probe's walks, over more than a TLB holds and over less.
+fn of_walks(region: &Region) -> io::Result<()> {
+    // SAFETY: no word of a step is outside of its page, and the mapping has PAGES of them.
+    let read = |byte| drop(black_box(unsafe { read_volatile(region.0.add(byte).cast::<u64>()) }));
+    for (name, steps) in [("many", PAGES), ("few", 16)] {
+        walk::warm_up(steps, read);
+        let mut accesses = 0;
+        let [loads, stores] = counted(|| accesses = walk::walk(steps, read))?;
+        println!("walk_{name}_accesses {accesses}");
+        println!("walk_{name}_loads {loads}\nwalk_{name}_stores {stores}");
+    }
     Ok(())
 }
 
