@@ -1,5 +1,6 @@
 //! The cases, by what they are run with.
 
+mod bench_table;
 mod churn;
 mod degraded;
 mod devices;
@@ -356,6 +357,22 @@ pub const ONCE: &[OnceCase] = &[
     (
         "a_write_probe_notices_data_that_is_not_what_it_sent",
         write_probe_faults::a_write_probe_notices_data_that_is_not_what_it_sent,
+    ),
+    (
+        "bench_prints_all_rows_with_figures_of_calls_that_were_made",
+        bench_table::bench_prints_all_rows_with_figures_of_calls_that_were_made,
+    ),
+    (
+        "a_bench_leaves_out_rows_whose_pages_others_have",
+        bench_table::a_bench_leaves_out_rows_whose_pages_others_have,
+    ),
+    (
+        "a_bench_that_is_stopped_or_killed_gives_all_back",
+        bench_table::a_bench_that_is_stopped_or_killed_gives_all_back,
+    ),
+    (
+        "a_bench_of_what_is_not_there_says_what_there_is",
+        bench_table::a_bench_of_what_is_not_there_says_what_there_is,
     ),
 ];
 
