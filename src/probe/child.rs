@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// What is kept of its errors.
@@ -94,8 +95,7 @@ fn watch(
         fds.extend(out.as_ref().map(|out| PollFd::new(out, PollFlags::IN)));
         fds.extend(err.as_ref().map(|err| PollFd::new(err, PollFlags::IN)));
         // What it wrote before its end is there when its end is seen.
-        let left = if exited { Duration::ZERO } else { left(deadline) };
-        poll(&mut fds, Some(&timespec(left)))?;
+        wait(&mut fds, if exited { Instant::now() } else { deadline })?;
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         if ready[0] {
@@ -142,7 +142,17 @@ fn ends_within(child: &Child, grace: Duration) -> bool {
     };
     let pid = pid.as_fd();
     let mut fds = [PollFd::new(&pid, PollFlags::IN)];
-    poll(&mut fds, Some(&timespec(grace))).is_ok_and(|ready| ready > 0)
+    wait(&mut fds, Instant::now() + grace).is_ok_and(|ready| ready > 0)
+}
+
+/// How many are ready by then. A signal that some thread handles ends no wait.
+fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<usize> {
+    loop {
+        match poll(fds, Some(&timespec(left(deadline)))) {
+            Err(Errno::INTR) => {}
+            ready => return Ok(ready?),
+        }
+    }
 }
 
 fn pid_of(child: &Child) -> io::Result<Pid> {
