@@ -194,7 +194,7 @@ fn what_is_no_answer_is_garbage_and_says_how_it_ended() {
     let mut absurd = report();
     absurd["bandwidth_bytes_per_second"] = json!(1e12);
     for (script, says) in [
-        ("".to_owned(), "it ended with status 0"),
+        (String::new(), "it ended with status 0"),
         ("echo no; echo usage >&2; exit 2".to_owned(), "it ended with status 2 (usage)"),
         (format!("printf '%s' '{}'", &whole[..whole.len() / 2]), "it ended with status 0"),
         (format!("echo '{whole}' '{whole}'"), "trailing characters"),
