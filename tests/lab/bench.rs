@@ -1,4 +1,5 @@
-//! What mrscope costs, measured in one guest beside the same without it and beside bpftrace.
+//! What mrscope costs, measured in one guest beside the same without it and beside bpftrace; and
+//! what its write probe measures, beside perftest.
 //! Prints; judges nothing.
 
 mod locks;
@@ -7,6 +8,7 @@ mod registrations;
 mod rounds;
 #[path = "../../examples/beside/tracer.rs"]
 mod tracer;
+mod writes;
 
 use crate::cases::Outcome;
 
@@ -14,10 +16,11 @@ const ROUNDS: usize = 11;
 
 type Table = (&'static str, fn() -> Outcome);
 
-const TABLES: [Table; 3] = [
+const TABLES: [Table; 4] = [
     ("registration", registrations::run),
     ("memory", registrations::memory),
     ("mlock", locks::run),
+    ("writes", writes::run),
 ];
 
 /// Measures one table, or all.
