@@ -189,15 +189,15 @@ mod tests {
     #[test]
     fn what_the_rounds_of_a_row_differ_by_says_nothing() {
         let nothing = ["Nothing: no two rows differ by more than their own rounds do."];
-        let base = row(Pages::Base, 0, true, 3.0);
+        let base = || row(Pages::Base, 0, true, 3.0);
         let mut wide = row(Pages::Huge2M, 0, true, 1.0);
         wide.registration_ns = around(1e6, 2e6);
-        assert_eq!(suggest(&[base.clone(), wide]), nothing);
+        assert_eq!(suggest(&[base(), wide]), nothing);
         // Apart, but by a tenth at most.
         let close = row(Pages::Huge2M, 0, true, 2.75);
-        assert_eq!(suggest(&[base.clone(), close]), nothing);
+        assert_eq!(suggest(&[base(), close]), nothing);
         // Others' pages, on another node.
-        assert_eq!(suggest(&[base, row(Pages::Huge2M, 1, true, 1.0)]), nothing);
+        assert_eq!(suggest(&[base(), row(Pages::Huge2M, 1, true, 1.0)]), nothing);
     }
 
     #[test]
@@ -207,9 +207,8 @@ mod tests {
         let nothing = ["Nothing: no two rows differ by more than their own rounds do."];
         assert_eq!(suggest(&rows), nothing);
         rows[1].rounds = 4;
-        let few = "Nothing: 5 rounds are the least that show how much a row differs by itself."
-            .to_owned();
-        assert_eq!(suggest(&rows), [few.clone()]);
-        assert_eq!(suggest(&[]), [few]);
+        let few = ["Nothing: 5 rounds are the least that show how much a row differs by itself."];
+        assert_eq!(suggest(&rows), few);
+        assert_eq!(suggest(&[]), few);
     }
 }
