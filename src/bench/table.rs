@@ -83,7 +83,7 @@ pub fn text(outcome: &Outcome) -> String {
     }
     let left_out = outcome.left_out.iter().map(|it| format!("{}: {}", it.what, it.why));
     section("Left out", left_out, &mut text);
-    section("Failed", outcome.rows.iter().flat_map(faults), &mut text);
+    section("Failed", faults(&outcome.rows).into_iter(), &mut text);
     section("Notes", outcome.notes.iter().cloned(), &mut text);
     section("What the rows suggest", outcome.suggestions.iter().cloned(), &mut text);
     text
@@ -118,22 +118,33 @@ fn columns(lines: &[Vec<String>]) -> String {
     text
 }
 
-fn faults(row: &Measured) -> Vec<String> {
-    let mut lines: Vec<(Vec<u32>, String)> = Vec::new();
-    for fault in &row.faults {
-        let said = format!("{}: {}", fault.reason, fault.detail);
-        match lines.iter_mut().find(|(_, known)| *known == said) {
-            Some((rounds, _)) => rounds.push(fault.round),
-            None => lines.push((vec![fault.round], said)),
+/// Each thing that was said, with the rows and rounds of which it was.
+fn faults(rows: &[Measured]) -> Vec<String> {
+    let mut told: Vec<(String, Vec<String>)> = Vec::new();
+    for row in rows {
+        let mut of_row: Vec<(String, Vec<String>)> = Vec::new();
+        for fault in &row.faults {
+            let said = format!("{}: {}", fault.reason, fault.detail);
+            add(&mut of_row, said, fault.round.to_string());
+        }
+        for (said, rounds) in of_row {
+            let plural = if rounds.len() > 1 { "s" } else { "" };
+            let place = format!("{}, round{plural} {}", row.name(), rounds.join(", "));
+            add(&mut told, said, place);
         }
     }
-    let name = row.name();
-    let line = |(rounds, said): (Vec<u32>, String)| {
-        let plural = if rounds.len() > 1 { "s" } else { "" };
-        let rounds: Vec<_> = rounds.iter().map(u32::to_string).collect();
-        format!("{name}, round{plural} {}: {said}", rounds.join(", "))
+    let line = |(said, places): (String, Vec<String>)| match &places[..] {
+        [first, _, _, ..] => format!("{first}, and {} more rows: {said}", places.len() - 1),
+        _ => format!("{}: {said}", places.join("; ")),
     };
-    lines.into_iter().map(line).collect()
+    told.into_iter().map(line).collect()
+}
+
+fn add(told: &mut Vec<(String, Vec<String>)>, said: String, place: String) {
+    match told.iter_mut().find(|(known, _)| *known == said) {
+        Some((_, places)) => places.push(place),
+        None => told.push((said, vec![place])),
+    }
 }
 
 fn section(name: &str, lines: impl Iterator<Item = String>, text: &mut String) {

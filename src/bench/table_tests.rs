@@ -109,6 +109,17 @@ What the rows suggest:
 }
 
 #[test]
+fn what_many_rows_failed_by_is_told_once() {
+    let fault = || Fault { round: 2, reason: "permission".into(), detail: "why".into() };
+    let failed = |pages| Measured::of(&row(pages, 0, Place::Near, true), 4096, &[], vec![fault()]);
+    let rows = Pages::ALL.map(failed);
+    assert_eq!(faults(&rows[..1]), ["4K on node 0, round 2: permission: why"]);
+    let two = "4K on node 0, round 2; THP on node 0, round 2: permission: why";
+    assert_eq!(faults(&rows[..2]), [two]);
+    assert_eq!(faults(&rows), ["4K on node 0, round 2, and 3 more rows: permission: why"]);
+}
+
+#[test]
 fn where_nothing_is_measured_there_is_no_table() {
     let mut shown = outcome(Vec::new());
     shown.rounds = 1;
