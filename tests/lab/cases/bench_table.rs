@@ -11,7 +11,7 @@ use super::write_probe::{free_pages, node_of_1g, nothing_is_held, pool_file, rea
 use crate::boot::NODES;
 use crate::cases::*;
 use crate::exporter::{Exporter, signal, wait_for};
-use crate::workload::{Workload, child_of, number, vm_pin};
+use crate::workload::{Workload, child_of, number, stat_field, vm_pin};
 
 const MIB: f64 = 1024.0 * 1024.0;
 const SIZE: f64 = 8.0 * MIB;
@@ -232,16 +232,27 @@ pub fn a_bench_leaves_out_rows_whose_pages_others_have() -> Outcome {
 struct Running(Child);
 
 impl Running {
-    /// With an MR of its child.
+    /// Its child has an MR, and was stopped: by itself it ends no more.
     fn begin() -> Result<Self, String> {
         let mut command = Command::new(MRSCOPE);
         command.args(["bench", "--size", "16MiB", "--rounds", "1000", "--json"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let child = Self(child.map_err(|error| format!("mrscope: {error}"))?);
         let pid = child.0.id();
-        // Between two children it has none.
+        let holds = |probe| vm_pin(probe).is_ok_and(|bytes| bytes == 2.0 * SIZE);
         wait_for("its child's MR", || {
-            Ok(child_of(pid).and_then(vm_pin).is_ok_and(|bytes| bytes == 2.0 * SIZE))
+            // Between two children it has none, and one may be faster than the signal.
+            let probe = child_of(pid)?;
+            if !holds(probe) {
+                return Ok(false);
+            }
+            signal(probe, "STOP")?;
+            wait_for("its stop", || Ok(!holds(probe) || stat_field(probe, 3)? == "T"))?;
+            let still = holds(probe);
+            if !still {
+                signal(probe, "CONT")?;
+            }
+            Ok(still)
         })?;
         Ok(child)
     }
