@@ -2,6 +2,7 @@
 //! follow Grafana's and Prometheus' customs, and promtool finds the rules right in both directions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod fleet;
 mod promql;
 
 use std::collections::{BTreeMap, BTreeSet};
