@@ -320,7 +320,7 @@ fn the_runbook_has_every_result_of_the_write_probe_once() {
     let rows = section.split("\n# ").next().unwrap().lines();
     let told: Vec<&str> =
         rows.filter_map(|row| row.strip_prefix("| `")?.split('`').next()).skip(1).collect();
-    let source = read("src/collector/probing.rs");
+    let source = read("src/collector/probing/rounds.rs");
     let skipped: Labels = between(&source, "\"skipped_", "\"")
         .into_iter()
         .map(|why| format!("skipped_{why}"))
