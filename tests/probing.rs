@@ -389,6 +389,18 @@ fn figures_that_are_too_old_are_dropped_and_success_is_what_it_was() {
 }
 
 #[test]
+fn a_port_that_failed_and_is_down_now_is_down_and_no_failure() {
+    let ground = Ground::new();
+    let prober = ground.start(often(ground.program("exit 3")));
+    let now = || port(&prober.figures().unwrap());
+    wait_for("a failure", || now().failure.is_some());
+    ground.attribute("rdma0", "ports/1/state", "1: DOWN");
+    wait_for("that to be over", || now().failure.is_none());
+    assert_eq!(now().success, Some(false));
+    assert!(now().runs["skipped_port_down"] > 0);
+}
+
+#[test]
 fn base_pages_are_said_to_be_what_was_not_asked_for() {
     let ground = Ground::new();
     let mut answer = report();

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use super::ROUNDS;
 use super::rounds::Rounds;
 use crate::exporter::wait_for;
-use crate::probe::Probe;
+use crate::probe::{PROGRAM, Probe};
 use crate::workload::number;
 
 const MESSAGE_BYTES: u64 = 65536;
@@ -16,6 +16,9 @@ const DEPTH: u64 = 16;
 const SMALL_BYTES: u64 = 8;
 /// Where perftest's two sides meet.
 const PORT: u16 = 18515;
+/// CPUs of the two sides, of which each polls without a pause; the probe is where the client is.
+const SERVER_CPU: &str = "1";
+const CLIENT_CPU: &str = "0";
 /// Of RoCE v2, by IPv4.
 const GID_INDEX: u64 = 1;
 
@@ -52,13 +55,14 @@ fn measure(contender: &Contender) -> Result<Vec<f64>, String> {
             Ok(vec![column(&gigabits, 3)? * 125.0, column(&latency, 4)?])
         }
         Contender::Probe { mr_bytes } => {
-            let report = Probe::run(&format!(
+            let pinned = ["taskset", "-c", CLIENT_CPU];
+            let line = format!(
                 "--device rxe0 --gid-index {GID_INDEX} --mr-bytes {mr_bytes} \
                  --message {MESSAGE_BYTES} --count {WRITES} --depth {DEPTH} \
                  --latency-message {SMALL_BYTES} --latency-count {WRITES} \
                  --max-bytes 1073741824 --max-ms 60000 --guard-ms 60000"
-            ))?
-            .report()?;
+            );
+            let report = Probe::begin_by(&pinned, PROGRAM, &line)?.wait()?.report()?;
             if number(&report, "writes")? != WRITES as f64 {
                 return Err(format!("not all writes: {report}"));
             }
@@ -70,9 +74,11 @@ fn measure(contender: &Contender) -> Result<Vec<f64>, String> {
 
 /// Runs both sides; returns the words of the client's one line of figures.
 fn perftest(line: &str) -> Result<Vec<String>, String> {
-    let mut server = Side(command(line).stdout(Stdio::null()).spawn().map_err(|e| e.to_string())?);
+    let mut server =
+        Side(command(SERVER_CPU, line).stdout(Stdio::null()).spawn().map_err(|e| e.to_string())?);
     wait_for("the server", || Ok(listens(PORT)))?;
-    let output = command(line).arg("127.0.0.1").output().map_err(|error| error.to_string())?;
+    let output =
+        command(CLIENT_CPU, line).arg("127.0.0.1").output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let figures = text
         .lines()
@@ -85,10 +91,15 @@ fn perftest(line: &str) -> Result<Vec<String>, String> {
     }
 }
 
-fn command(line: &str) -> Command {
-    let mut words = line.split(' ');
-    let mut command = Command::new(words.next().unwrap_or_default());
-    command.args(words).args(["-F", "-d", "rxe0", "-x", &GID_INDEX.to_string()]);
+fn command(cpu: &str, line: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", cpu]).args(line.split(' ')).args([
+        "-F",
+        "-d",
+        "rxe0",
+        "-x",
+        &GID_INDEX.to_string(),
+    ]);
     command.args(["-p", &PORT.to_string()]);
     command
 }
