@@ -1,17 +1,19 @@
 //! `mrscope bench`: that it has every row that the guest has the pages for, that its figures are
 //! those of the calls that mrscope's own exporter saw, and that it leaves nothing behind.
 
+use std::fs;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
 
+use super::groups::Cgroup;
 use super::write_probe::{free_pages, node_of_1g, nothing_is_held, pool_file, read};
 use crate::boot::NODES;
 use crate::cases::*;
 use crate::exporter::{Exporter, signal, wait_for};
-use crate::workload::{Workload, child_of, number, stat_field, vm_pin};
+use crate::workload::{Workload, child_of, number, vm_pin};
 
 const MIB: f64 = 1024.0 * 1024.0;
 const SIZE: f64 = 8.0 * MIB;
@@ -189,14 +191,14 @@ impl OneShort {
     fn make() -> Result<Self, String> {
         let path = pool_file(1, "hugepages-2048kB", "nr_hugepages");
         let was = read(&path)?;
-        std::fs::write(&path, "3").map_err(|error| format!("{path}: {error}"))?;
+        fs::write(&path, "3").map_err(|error| format!("{path}: {error}"))?;
         Ok(Self(path, was.trim().to_owned()))
     }
 }
 
 impl Drop for OneShort {
     fn drop(&mut self) {
-        let _ = std::fs::write(&self.0, &self.1);
+        let _ = fs::write(&self.0, &self.1);
     }
 }
 
@@ -232,27 +234,30 @@ pub fn a_bench_leaves_out_rows_whose_pages_others_have() -> Outcome {
 struct Running(Child);
 
 impl Running {
-    /// Its child has an MR, and was stopped: by itself it ends no more.
-    fn begin() -> Result<Self, String> {
+    /// Its child has an MR, and is frozen: by itself it ends no more. (One that is stopped would be
+    /// ended by the kernel, as nobody is left who could continue it.)
+    fn begin(frozen: &Cgroup) -> Result<Self, String> {
         let mut command = Command::new(MRSCOPE);
         command.args(["bench", "--size", "16MiB", "--rounds", "1000", "--json"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let child = Self(child.map_err(|error| format!("mrscope: {error}"))?);
         let pid = child.0.id();
+        let file = |name: &str| format!("/sys/fs/cgroup/{}/cgroup.{name}", frozen.0);
+        let set = |name: &str, text: &str| {
+            fs::write(file(name), text).map_err(|error| format!("{}: {error}", file(name)))
+        };
         let holds = |probe| vm_pin(probe).is_ok_and(|bytes| bytes == 2.0 * SIZE);
         wait_for("its child's MR", || {
-            // Between two children it has none, and one may be faster than the signal.
+            // Between two children it has none, and one may be over before it is frozen.
+            set("freeze", "0")?;
             let probe = child_of(pid)?;
             if !holds(probe) {
                 return Ok(false);
             }
-            signal(probe, "STOP")?;
-            wait_for("its stop", || Ok(!holds(probe) || stat_field(probe, 3)? == "T"))?;
-            let still = holds(probe);
-            if !still {
-                signal(probe, "CONT")?;
-            }
-            Ok(still)
+            set("procs", &probe.to_string())?;
+            set("freeze", "1")?;
+            wait_for("ice", || Ok(!holds(probe) || read(&file("events"))?.contains("frozen 1")))?;
+            Ok(holds(probe))
         })?;
         Ok(child)
     }
@@ -267,8 +272,9 @@ impl Drop for Running {
 
 pub fn a_bench_that_is_stopped_or_killed_gives_all_back() -> Outcome {
     let free = free_pages()?;
+    let frozen = Cgroup::make("lab_bench")?;
     for name in ["TERM", "INT", "KILL"] {
-        let mut running = Running::begin()?;
+        let mut running = Running::begin(&frozen)?;
         signal(running.0.id(), name)?;
         let status = running.0.wait().map_err(|error| error.to_string())?;
         let code = if name == "KILL" { None } else { Some(1) };
