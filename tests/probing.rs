@@ -122,7 +122,7 @@ fn report() -> Value {
         "message_bytes": 65536, "depth": 16, "writes": 3, "bytes": 196_608,
         "elapsed_ns": 19_660_800, "bandwidth_bytes_per_second": 10_000_000.0,
         "latency_message_bytes": 8, "latency_p50_ns": 1_500, "latency_p99_ns": 2_500,
-        "latency_samples": 100, "tlb_accesses": null, "tlb_misses": null,
+        "latency_samples": 100, "tlb_accesses": null, "tlb_misses": null, "tlb_unavailable": null,
     })
 }
 
