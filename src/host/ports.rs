@@ -75,15 +75,17 @@ fn port(host: &Host, folder: &str, number: u8) -> Result<Port, HostError> {
     Ok(Port {
         number,
         active: state.starts_with(ACTIVE),
-        rate_bytes_per_second: rate.and_then(|rate| bytes_per_second(&rate)),
+        rate_bytes_per_second: rate.and_then(|rate| port_rate(&rate)),
         moved_bytes: moved.map(|(sent, received)| sent.wrapping_add(received).wrapping_mul(4)),
     })
 }
 
-/// As in `100 Gb/sec (4X EDR)` or `2.5 Gb/sec (1X SDR)`.
-fn bytes_per_second(rate: &str) -> Option<u64> {
-    let gigabits: f64 = rate.split_once(" Gb/sec")?.0.trim().parse().ok()?;
-    (gigabits > 0.0 && gigabits < 1e6).then_some((gigabits * 1e9 / 8.0) as u64)
+/// Bytes in a second that a link carries, all lanes together, by the kernel's words for it, as in
+/// `100 Gb/sec (4X EDR)` or `2.5 Gb/sec (1X SDR)`.
+#[must_use]
+pub fn port_rate(text: &str) -> Option<u64> {
+    let gigabits: f64 = text.trim().strip_suffix(')')?.split_once(" Gb/sec (")?.0.parse().ok()?;
+    (gigabits > 0.0 && gigabits < 1e6).then(|| (gigabits * 125e6).round() as u64)
 }
 
 #[cfg(test)]
@@ -94,10 +96,12 @@ mod tests {
 
     #[test]
     fn rates_are_gigabits() {
-        assert_eq!(bytes_per_second("100 Gb/sec (4X EDR)\n"), Some(12_500_000_000));
-        assert_eq!(bytes_per_second("2.5 Gb/sec (1X SDR)\n"), Some(312_500_000));
-        for text in ["", "fast", "-1 Gb/sec", "0 Gb/sec", "NaN Gb/sec", "1 Mb/sec"] {
-            assert_eq!(bytes_per_second(text), None, "{text}");
+        assert_eq!(port_rate("100 Gb/sec (4X EDR)\n"), Some(12_500_000_000));
+        assert_eq!(port_rate("2.5 Gb/sec (1X SDR)\n"), Some(312_500_000));
+        for text in
+            ["", "fast", "-1 Gb/sec (4X)", "0 Gb/sec (4X)", "NaN Gb/sec (4X)", "1 Mb/sec (4X)"]
+        {
+            assert_eq!(port_rate(text), None, "{text}");
         }
     }
 

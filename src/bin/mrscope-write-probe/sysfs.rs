@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
+use mrscope::host::port_rate;
+
 use crate::gid::Gid;
 
 /// A port of a device.
@@ -56,7 +58,7 @@ impl Sysfs {
 
     /// Bytes in a second that the link carries, all lanes together.
     pub fn rate(&self) -> Option<u64> {
-        rate_of(&self.attribute("rate")?)
+        port_rate(&self.attribute("rate")?)
     }
 
     /// The GIDs that are there, by their indexes.
@@ -84,13 +86,7 @@ impl Sysfs {
     }
 }
 
-/// `100 Gb/sec (4X EDR)` and `2.5 Gb/sec (1X SDR)`, in bytes a second.
-fn rate_of(text: &str) -> Option<u64> {
-    let gigabits: f64 = text.strip_suffix(')')?.split_once(" Gb/sec (")?.0.parse().ok()?;
-    (gigabits.is_finite() && gigabits > 0.0).then(|| (gigabits * 125e6).round() as u64)
-}
-
-/// The same by what verbs say: the code of a lane's speed, and that of the lanes' number.
+/// The port's rate by what verbs say: the code of a lane's speed, and that of the lanes' number.
 pub fn rate_by_codes(speed: u8, width: u8) -> Option<u64> {
     let lane = match speed {
         1 => 2_500,
@@ -216,13 +212,13 @@ mod tests {
             ("400 Gb/sec (4X NDR)", 50_000_000_000),
             ("800 Gb/sec (4X XDR)", 100_000_000_000),
         ] {
-            assert_eq!(rate_of(text), Some(expected), "{text}");
+            assert_eq!(port_rate(text), Some(expected), "{text}");
         }
         for wrong in ["", "100", "x Gb/sec (4X EDR)", "-1 Gb/sec (4X)", "NaN Gb/sec (4X)"] {
-            assert_eq!(rate_of(wrong), None, "{wrong}");
+            assert_eq!(port_rate(wrong), None, "{wrong}");
         }
-        assert_eq!(rate_by_codes(32, 2), rate_of("100 Gb/sec (4X EDR)"));
-        assert_eq!(rate_by_codes(1, 1), rate_of("2.5 Gb/sec (1X SDR)"));
+        assert_eq!(rate_by_codes(32, 2), port_rate("100 Gb/sec (4X EDR)"));
+        assert_eq!(rate_by_codes(1, 1), port_rate("2.5 Gb/sec (1X SDR)"));
         assert_eq!(rate_by_codes(128, 16), Some(25_000_000_000));
         assert_eq!((rate_by_codes(3, 1), rate_by_codes(1, 3)), (None, None));
     }
