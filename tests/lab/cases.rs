@@ -17,6 +17,8 @@ mod memlock;
 mod memory;
 mod paths;
 mod privilege;
+mod probing;
+mod probing_faults;
 mod programs;
 mod vendor;
 mod write_probe;
@@ -358,6 +360,9 @@ pub const ONCE: &[OnceCase] = &[
         write_probe_faults::a_write_probe_notices_data_that_is_not_what_it_sent,
     ),
 ];
+
+/// Run as those.
+pub const PROBING: [&[OnceCase]; 2] = [probing::CASES, probing_faults::CASES];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
 
