@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use mrscope::cli::{self, CliError, Command};
 use mrscope::collector::{
-    CountsTlb, Engine, EngineOptions, ListsTasks, LiveTasks, LiveTlb, Openers,
+    CountsTlb, Engine, EngineOptions, ListsTasks, LiveTasks, LiveTlb, Openers, Prober, Probes,
 };
 use mrscope::config::{Config, LogLevel};
 use mrscope::ebpf::{EventsError, KernelEvents, Tracer, Unwatched};
@@ -155,6 +155,7 @@ fn openers(config: &Config) -> Openers {
         mlock: config.enabled("mlock").then_some(config.mlock),
     };
     let ebpf = EbpfOptions { watched, ..config.ebpf.clone() };
+    let write_probe = config.write_probe.clone();
     let (tlb, permanent_drop) = (config.tlb.clone(), config.ebpf.permanent_drop);
     Openers {
         events: Box::new(move |host| {
@@ -167,6 +168,9 @@ fn openers(config: &Config) -> Openers {
         tasks: Box::new(|host| Box::new(LiveTasks::open(host)) as Box<dyn ListsTasks>),
         tlb: Box::new(move |host| {
             Box::new(LiveTlb::open(host, &tlb, permanent_drop)) as Box<dyn CountsTlb>
+        }),
+        write_probe: Box::new(|host| {
+            Ok(Box::new(Prober::start(host, write_probe)?) as Box<dyn Probes>)
         }),
     }
 }
@@ -181,7 +185,6 @@ fn engine_options(config: &Config) -> EngineOptions {
         },
         labels,
         tlb: config.tlb.clone(),
-        write_probe: Some(config.write_probe.clone()),
         off: COLLECTORS.into_iter().filter(|collector| !config.enabled(collector)).collect(),
     }
 }

@@ -32,6 +32,7 @@ pub use counting::LiveTlb;
 pub use exporter::Report;
 pub use nics::Devices;
 pub use pages::{Choice, ChoiceError, Pages, RenderError, Rendered};
+pub use probing::{Prober, Probes};
 pub use readings::Openers;
 pub use run::{Engine, EngineOptions, Look};
 pub use sources::{CountsTlb, ListsTasks, LiveTasks, ProcessList};
@@ -48,8 +49,7 @@ pub struct Scene<'a> {
     pub devices: Result<&'a Devices, &'a CollectError>,
     pub memory: Result<&'a HostMemory, &'a CollectError>,
     pub tlb: Result<&'a TlbFigures, &'a CollectError>,
-    /// None before the first round of the write probe.
-    pub write_probe: Option<&'a ProbeFigures>,
+    pub write_probe: Result<&'a ProbeFigures, &'a CollectError>,
     /// Names of the devices, as far as they are known.
     pub present: &'a [String],
     pub view: &'a View,

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::ebpf::{EventsError, KernelEvents};
 use crate::host::{Host, HostMemory};
-use crate::model::{
-    HookState, ProbeFigures, ProcessKey, Snapshot, TlbFigures, TlbOptions, WriteProbeOptions,
-};
+use crate::model::{HookState, ProbeFigures, ProcessKey, Snapshot, TlbFigures, TlbOptions};
 
 use super::nics::{self, Devices, DevicesSource};
-use super::probing::Prober;
+use super::probing::Probes;
 use super::source::Published;
 use super::sources::{
     self, CountsTlb, Events, EventsAsk, EventsSource, ListsTasks, MemorySource, ProcessList,
@@ -36,6 +34,8 @@ pub struct Openers {
     pub events: Open<Result<Box<dyn KernelEvents>, EventsError>>,
     pub tasks: Open<Box<dyn ListsTasks>>,
     pub tlb: Open<Box<dyn CountsTlb>>,
+    /// Called when all is attached, so that what it registers is seen.
+    pub write_probe: Open<std::io::Result<Box<dyn Probes>>>,
 }
 
 /// The threads that read.
@@ -47,7 +47,14 @@ pub struct Sources {
     memory: Option<MemorySource>,
     tlb: Option<TlbSource>,
     tlb_options: TlbOptions,
-    prober: Option<Prober>,
+    prober: Option<Probing>,
+}
+
+/// Who runs the write probe: from when all is attached.
+enum Probing {
+    Waits(Host, Open<std::io::Result<Box<dyn Probes>>>),
+    Runs(Box<dyn Probes>),
+    Failed(CollectError),
 }
 
 /// What one source said last.
@@ -60,8 +67,8 @@ pub struct Seen {
     pub devices: Last<Devices>,
     pub memory: Last<HostMemory>,
     pub tlb: Last<TlbFigures>,
-    /// What the write probe found, which is asked nothing.
-    pub write_probe: Option<ProbeFigures>,
+    /// Of who is asked nothing: it has an interval of its own.
+    pub write_probe: Result<ProbeFigures, CollectError>,
     /// Names of the devices, as far as they are known.
     pub present: Vec<String>,
 }
@@ -74,7 +81,7 @@ impl Sources {
     pub fn start(
         host: &Host,
         openers: Openers,
-        (tlb_options, write_probe): (TlbOptions, Option<WriteProbeOptions>),
+        tlb_options: TlbOptions,
         off: &[&str],
     ) -> std::io::Result<Self> {
         let on = |collector| !off.contains(&collector);
@@ -85,10 +92,7 @@ impl Sources {
             memory: on("hugepages").then(|| sources::memory(host.clone())).transpose()?,
             tlb: on("tlb").then(|| sources::tlb(host.clone(), openers.tlb)).transpose()?,
             tlb_options,
-            prober: write_probe
-                .filter(|_| on("write_probe"))
-                .map(|options| Prober::start(host.clone(), options))
-                .transpose()?,
+            prober: on("write_probe").then(|| Probing::Waits(host.clone(), openers.write_probe)),
         })
     }
 
@@ -101,6 +105,7 @@ impl Sources {
         self.tasks.wait(deadline);
         self.events.wait(deadline);
         wait(self.tlb.as_mut(), deadline);
+        self.prober = self.prober.take().map(Probing::begin);
     }
 
     /// Asks all of them; `holders` are the processes that hold MRs, those that hold most first.
@@ -125,14 +130,23 @@ impl Sources {
             devices: self.devices.latest(MAX_AGE),
             memory: latest(self.memory.as_ref()),
             tlb: latest(self.tlb.as_ref()),
-            write_probe: self.prober.as_ref().and_then(Prober::figures),
+            write_probe: match &self.prober {
+                Some(Probing::Runs(prober)) => prober.figures(),
+                Some(Probing::Failed(error)) => Err(error.clone()),
+                Some(Probing::Waits(..)) | None => {
+                    Err(CollectError::NoData("it has not begun".to_owned()))
+                }
+            },
             present: self.names(),
         }
     }
 
     /// Who runs the write probe, where it is on.
-    pub fn prober(&self) -> Option<&Prober> {
-        self.prober.as_ref()
+    pub fn prober(&self) -> Option<&dyn Probes> {
+        match &self.prober {
+            Some(Probing::Runs(prober)) => Some(&**prober),
+            _ => None,
+        }
     }
 
     /// Frees rows of processes that are gone.
@@ -159,6 +173,16 @@ impl Sources {
     fn names(&self) -> Vec<String> {
         let known = self.devices.latest(MAX_AGE);
         answer(&known).map(|devices| devices.names.clone()).unwrap_or_default()
+    }
+}
+
+impl Probing {
+    fn begin(self) -> Self {
+        let Self::Waits(host, open) = self else { return self };
+        match open(host) {
+            Ok(prober) => Self::Runs(prober),
+            Err(error) => Self::Failed(CollectError::Failed(format!("the write probe: {error}"))),
+        }
     }
 }
 

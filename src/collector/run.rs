@@ -17,14 +17,13 @@ use crate::ledger::{Ledger, LedgerOptions, Reading};
 use crate::metrics::{Page, text};
 use crate::model::{
     COLLECTORS, HookState, ProbeRun, Process, ProcessKey, ProcessLabel, Tasks, TlbOptions,
-    WriteProbeOptions,
 };
 
 use super::exporter::{Report, write_reports};
 use super::journal::Journal;
 use super::labels::Labeller;
 use super::pages::{Choice, Pages, Rendered, Request};
-use super::probing::Prober;
+use super::probing::Probes;
 use super::readings::{Openers, Seen, Sources, answer};
 use super::{CollectError, Collector, Scene, all};
 
@@ -48,8 +47,6 @@ pub struct EngineOptions {
     /// Collectors that are switched off.
     pub off: Vec<&'static str>,
     pub tlb: TlbOptions,
-    /// None: it never runs.
-    pub write_probe: Option<WriteProbeOptions>,
 }
 
 impl Default for EngineOptions {
@@ -59,7 +56,6 @@ impl Default for EngineOptions {
             labels: vec![ProcessLabel::Pid, ProcessLabel::Comm],
             off: Vec::new(),
             tlb: TlbOptions::default(),
-            write_probe: None,
         }
     }
 }
@@ -134,6 +130,10 @@ impl Engine {
         let mut seen = engine.first();
         let everything = Choice::of(engine.on());
         let deadline = Instant::now() + LOOK_DEADLINE;
+        if let Some(prober) = engine.sources.prober() {
+            prober.wait(deadline);
+            seen = engine.read();
+        }
         let reports = loop {
             let (_, reports) = engine.collect(&seen, &everything);
             let late = |report: &Report| matches!(report.outcome, Err(CollectError::Stale(_)));
@@ -150,9 +150,9 @@ impl Engine {
     }
 
     fn new(host: Host, options: EngineOptions, openers: Openers) -> std::io::Result<Self> {
-        let EngineOptions { ledger, labels, off, tlb, write_probe } = options;
+        let EngineOptions { ledger, labels, off, tlb } = options;
         Ok(Self {
-            sources: Sources::start(&host, openers, (tlb, write_probe), &off)?,
+            sources: Sources::start(&host, openers, tlb, &off)?,
             ledger: Ledger::new(ledger),
             labels: Labeller::new(host.clone(), labels),
             host,
@@ -265,7 +265,7 @@ impl Engine {
         }
         // Where memory is not shown, who only pins or locks is nobody to show.
         let tasks = tasks.filter(|_| !self.off.contains(&"process"));
-        let own = self.sources.prober().map(Prober::pids).unwrap_or_default();
+        let own = self.sources.prober().map(Probes::processes).unwrap_or_default();
         let reading = Reading {
             rows: &self.rows,
             tasks,
@@ -283,17 +283,11 @@ impl Engine {
     }
 
     /// Whether the kernel's programs saw what the write probe registered: the whole way, from end to
-    /// end.
+    /// end. What is not watched can't be missed.
     fn judge_probe(&self, begun: Instant, rows: &[Process], seen: &Seen) {
         let watches = seen.hooks().any(|it| it.hook == "verbs_reg_mr" && it.attach.watches());
-        let Some(prober) = self.sources.prober() else { return };
-        let registered = |pid| {
-            // What is not watched, or has other pids, can't be seen.
-            !watches
-                || !Processes::of(&self.host).all_visible()
-                || rows.iter().any(|row| row.key.tgid == pid && row.counters.registrations() > 0)
-        };
-        for ProbeRun { port: (device, port), pid } in prober.judge(begun, registered) {
+        let Some(prober) = self.sources.prober().filter(|_| watches) else { return };
+        for ProbeRun { port: (device, port), pid, .. } in prober.judge(begun, rows) {
             tracing::warn!(
                 "the write probe {pid} registered an MR on {device} port {port} that the collector \
                  mr did not see: its figures are not whole"

@@ -5,7 +5,9 @@ use crate::model::{PortFigures, PortName, ProbeFigures, ProbeTrouble};
 
 use super::{CollectError, Collector, Scene};
 
-const NS: f64 = 1e-9;
+const NS_PER_SECOND: f64 = 1e9;
+/// Reason of a run that was not let do it.
+const PERMISSION: &str = "permission";
 
 pub struct WriteProbe;
 
@@ -15,9 +17,7 @@ impl Collector for WriteProbe {
     }
 
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
-        let Some(figures) = scene.write_probe else {
-            return Err(CollectError::NoData("the first run has not come to an end".to_owned()));
-        };
+        let figures = scene.write_probe.map_err(Clone::clone)?;
         for (name, port) in &figures.ports {
             write(name, port, page)?;
         }
@@ -30,13 +30,9 @@ fn write(
     port: &PortFigures,
     page: &mut Page,
 ) -> Result<(), PageError> {
-    // Of an excluded device nobody knows the ports.
-    let number = if *number == 0 { String::new() } else { number.to_string() };
+    let number = number.to_string();
     for (result, count) in &port.runs {
         page.number(&write_probe::RUNS, &[device, &number, result], *count as f64)?;
-    }
-    if number.is_empty() {
-        return Ok(());
     }
     let labels = [device.as_str(), number.as_str()];
     page.number(&write_probe::UNSEEN, &labels, port.unseen as f64)?;
@@ -53,7 +49,7 @@ fn write(
             (&write_probe::LATENCY_P99, measured.latency_p99_ns),
             (&write_probe::REGISTRATION, measured.registration_ns),
         ] {
-            page.number(metric, &labels, ns as f64 * NS)?;
+            page.number(metric, &labels, ns as f64 / NS_PER_SECOND)?;
         }
     }
     for (metric, value) in [
@@ -68,32 +64,38 @@ fn write(
     Ok(())
 }
 
-/// What keeps all ports from being measured, else what failed last, else what was not as asked.
+/// What keeps all ports from being measured, else every port that failed, else what was not as
+/// asked.
 fn verdict(figures: &ProbeFigures) -> Result<(), CollectError> {
     match &figures.trouble {
         Some(ProbeTrouble::Unsupported(why)) => return Err(CollectError::Unsupported(why.clone())),
         Some(ProbeTrouble::Failed(why)) => return Err(CollectError::Failed(why.clone())),
         None => {}
     }
-    let present = || figures.ports.iter().filter(|(_, port)| port.present);
-    let of = |(device, number): &PortName, why: &str| format!("{device} port {number}: {why}");
-    if let Some((name, why)) =
-        present().find_map(|(name, port)| Some((name, port.failure.as_ref()?)))
-    {
-        let said = of(name, why);
-        return Err(if why.starts_with("permission:") {
-            CollectError::Denied(said)
-        } else {
-            CollectError::Failed(said)
-        });
+    let present: Vec<_> = figures.ports.iter().filter(|(_, port)| port.present).collect();
+    let said = |(device, number): &PortName, why: &str| format!("{device} port {number}: {why}");
+    let failed = present.iter().filter_map(|(name, port)| Some((name, port.failure.as_ref()?)));
+    let failed: Vec<_> =
+        failed.map(|(name, (word, why))| (*word, said(name, &format!("{word}: {why}")))).collect();
+    if !failed.is_empty() {
+        let denied = failed.iter().all(|(word, _)| *word == PERMISSION);
+        let lines: Vec<_> = failed.into_iter().map(|(_, line)| line).collect();
+        let all = lines.join("; ");
+        return Err(if denied { CollectError::Denied(all) } else { CollectError::Failed(all) });
     }
-    if let Some((name, why)) =
-        present().find_map(|(name, port)| Some((name, port.fallback.as_ref()?)))
-    {
-        return Err(CollectError::NoData(of(name, &format!("on base pages: {why}"))));
+    let on_base = present.iter().filter_map(|(name, port)| {
+        Some(said(name, &format!("on base pages: {}", port.fallback.as_ref()?)))
+    });
+    let on_base: Vec<_> = on_base.collect();
+    if !on_base.is_empty() {
+        return Err(CollectError::NoData(on_base.join("; ")));
     }
-    if present().any(|(_, port)| port.success.is_some()) {
+    if present.iter().any(|(_, port)| port.success.is_some()) {
         return Ok(());
     }
-    Err(CollectError::NoData("no port was measured yet: runs_total tells what was skipped".into()))
+    Err(CollectError::NoData(if present.is_empty() {
+        "there is no RDMA device".to_owned()
+    } else {
+        "every port was skipped: mrscope_write_probe_runs_total tells why".to_owned()
+    }))
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{AttachMode, TlbEvent};
+use crate::model::{AttachMode, PageBytes, TlbEvent};
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("m.yaml"), text)
@@ -43,6 +43,9 @@ fn every_key_reaches_its_value() {
          process: {enabled: false, max: 0, linger: 1m30s, labels: [slurm_job]}\n\
          mlock: {per_process: false, tracepoints: true}\n\
          tlb: {events: [itlb_load, page_walk], per_process: true, max_processes: 7}\n\
+         write_probe: {interval: 5m, timeout: 1s, page_sizes: [1073741824, base], \
+           max_bytes: 2097152, exclude: [mlx5_bond_*, rxe0], max_port_share: 100, \
+           program: /opt/probe}\n\
          mr: {enabled: false}\n",
     )
     .unwrap();
@@ -73,7 +76,17 @@ fn every_key_reaches_its_value() {
     let events = vec![TlbEvent::InstructionLoad, TlbEvent::PageWalk];
     assert_eq!(config.tlb, TlbOptions { events, per_process: true, max_processes: 7 });
     let on: Vec<_> = COLLECTORS.into_iter().filter(|word| config.enabled(word)).collect();
-    assert_eq!(on, ["mlock", "hugepages", "tlb", "devices", "exporter"]);
+    assert_eq!(on, ["mlock", "hugepages", "tlb", "write_probe", "devices", "exporter"]);
+    let write_probe = WriteProbeOptions {
+        interval: Duration::from_secs(300),
+        timeout: Duration::from_secs(1),
+        page_sizes: vec![PageBytes::Huge1G, PageBytes::Base],
+        max_bytes: 2 << 20,
+        exclude: vec!["mlx5_bond_*".into(), "rxe0".into()],
+        max_port_share: 100,
+        program: Some("/opt/probe".into()),
+    };
+    assert_eq!(config.write_probe, write_probe);
 }
 
 #[test]
@@ -87,7 +100,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
         (
             "\n\nproces:\n  max: 1\n",
             "m.yaml:3: unknown key \"proces\", expected one of web, log, path, ebpf, capabilities, \
-             mr, process, mlock, hugepages, tlb, \
+             mr, process, mlock, hugepages, tlb, write_probe, \
              devices, exporter; did you mean \"process\"?",
         ),
         (
@@ -99,7 +112,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
         (
             "1: 2",
             "m.yaml:1: unknown key \"1\", expected one of web, log, path, ebpf, capabilities, mr, \
-             process, mlock, hugepages, tlb, devices, exporter",
+             process, mlock, hugepages, tlb, write_probe, devices, exporter",
         ),
     ] {
         assert_eq!(refusal(text), line);
@@ -146,6 +159,18 @@ fn a_wrong_value_is_named_with_its_key_its_line_and_what_was_expected() {
         ("path", "sysfs", "", "value: string \"\"", "an absolute path"),
         ("log", "level", "loud", "value: string \"loud\"", "one of error, warn, info, debug"),
         ("log", "format", "text", "value: string \"text\"", "one of logfmt, json"),
+        ("write_probe", "interval", "0s", "value: string \"0s\"", "a duration from 1s to 1d"),
+        ("write_probe", "timeout", "25h", "value: string \"25h\"", "a duration from 1s to 1d"),
+        ("write_probe", "page_sizes", "[]", "length 0", "a list of at least one"),
+        ("write_probe", "max_bytes", "1", "value: integer `1`", "a whole number from 2097152"),
+        ("write_probe", "max_port_share", "101", "value: integer `101`", "a whole number from 1"),
+        (
+            "write_probe",
+            "program",
+            "probe",
+            "value: string \"probe\"",
+            "an absolute path, or beside",
+        ),
     ] {
         let line = refusal(&format!("# a comment\n{section}:\n  {key}: {value}\n"));
         let wanted = format!("m.yaml:3: {section}.{key}: invalid {problem}, expected {expected}");
@@ -171,6 +196,15 @@ fn a_wrong_part_of_a_list_is_named_with_its_place_and_line() {
         (
             "web:\n  listen_addresses: [{a: b}]\n",
             "m.yaml:2: web.listen_addresses[0]: invalid type: map, expected HOST:PORT",
+        ),
+        (
+            "write_probe:\n  page_sizes: [base, 4096]\n",
+            "m.yaml:2: write_probe.page_sizes[1]: invalid value: string \"4096\", expected one of base, \
+             2097152, 1073741824",
+        ),
+        (
+            "write_probe:\n  exclude: [mlx5_*, 'a b']\n",
+            "m.yaml:2: write_probe.exclude[1]: invalid value: string \"a b\", expected a name of a device",
         ),
     ] {
         let line = refusal(text);
@@ -199,7 +233,7 @@ fn what_is_no_section_is_told_what_one_holds() {
         (
             "- log\n",
             "m.yaml:1: invalid type: sequence, expected a section of the keys web, log, path, ebpf, capabilities, \
-             mr, process, mlock, hugepages, tlb, devices, exporter",
+             mr, process, mlock, hugepages, tlb, write_probe, devices, exporter",
         ),
     ] {
         assert_eq!(refusal(text), line);

@@ -17,17 +17,39 @@ pub struct Port {
 /// # Errors
 /// The folder of ports can't be listed, or the state of one can't be read.
 pub fn ports(host: &Host, device: &str) -> Result<Vec<Port>, HostError> {
-    let folder = format!("class/infiniband/{device}/ports");
-    let path = host.sys(&folder);
+    let numbers = port_numbers(host, device)?.into_iter();
+    numbers.map(|number| port(host, &format!("{}/{number}", folder(device)), number)).collect()
+}
+
+/// Numbers of a device's ports, in order. Asks nothing of its driver.
+///
+/// # Errors
+/// The folder of ports can't be listed.
+pub fn port_numbers(host: &Host, device: &str) -> Result<Vec<u8>, HostError> {
+    let path = host.sys(folder(device));
     let fail = |source| HostError::Read { path: path.clone(), source };
-    let mut ports = Vec::new();
+    let mut numbers = Vec::new();
     for entry in std::fs::read_dir(&path).map_err(fail)? {
-        let name = entry.map_err(fail)?.file_name();
-        let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        ports.push(port(host, &format!("{folder}/{number}"), number)?);
+        numbers.extend(
+            entry.map_err(fail)?.file_name().to_str().and_then(|name| name.parse::<u8>().ok()),
+        );
     }
-    ports.sort_by_key(|port| port.number);
-    Ok(ports)
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Whether a device has queue pairs that connect without a connection manager: those of iWARP do
+/// not, and others have none of the kind.
+#[must_use]
+pub fn has_queue_pairs(host: &Host, device: &str) -> bool {
+    /// RDMA_NODE_IB_CA, as which RoCE devices show themselves too.
+    const ADAPTER: &str = "1:";
+    let kind = host.sys_text(format!("class/infiniband/{device}/node_type"));
+    kind.map_or(true, |kind| kind.starts_with(ADAPTER))
+}
+
+fn folder(device: &str) -> String {
+    format!("class/infiniband/{device}/ports")
 }
 
 /// NUMA node of the device's PCI function, where it has one.

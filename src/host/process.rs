@@ -59,6 +59,15 @@ impl<'a> Processes<'a> {
         }
     }
 
+    /// When a process started, in clock ticks since boot. None where it is gone, or its pid here is
+    /// not the kernel's own.
+    #[must_use]
+    pub fn started(&self, tgid: u32) -> Option<u64> {
+        let stat = std::fs::read(self.host.proc(format!("{tgid}/stat")));
+        let stat = stat.ok().filter(|_| self.all_visible)?;
+        Some(Stat::from_read(stat.as_slice()).ok()?.starttime)
+    }
+
     /// Whether a thread of a process is known to have ended.
     #[must_use]
     pub fn thread_is_gone(&self, tgid: u32, tid: u32) -> bool {

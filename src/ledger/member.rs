@@ -13,6 +13,8 @@ pub struct Member {
     pub news: ProcessCounters,
     /// When its end was noticed, with nothing of it pinned any more.
     pub ended: Option<Duration>,
+    /// It is mrscope's own, and has no series.
+    pub own: bool,
     /// The kernel's counters at the last reading: kept for as long as the kernel has its row.
     seen: ProcessCounters,
     live_pins: i64,
@@ -33,6 +35,7 @@ impl Member {
             memory: None,
             news: ProcessCounters::default(),
             ended: None,
+            own: false,
             seen: ProcessCounters::default(),
             live_pins: 0,
             in_kernel: false,

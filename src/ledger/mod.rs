@@ -6,7 +6,7 @@ mod member;
 mod slots;
 mod view;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,8 +43,9 @@ pub struct Reading<'a> {
     pub tasks: Option<&'a Tasks>,
     /// Those that had ended *before* the rows were read, so that their rows are final.
     pub gone: &'a HashSet<ProcessKey>,
-    /// Processes of mrscope itself, by pid: they have no series, and count with the others.
-    pub own: &'a BTreeSet<u32>,
+    /// Processes of mrscope itself, by pid and start in clock ticks: they never have series, and
+    /// count with the others.
+    pub own: &'a HashSet<(u32, u64)>,
     pub now: Duration,
 }
 
@@ -199,10 +200,14 @@ impl Ledger {
     }
 
     /// Decides which series are shown from now on.
-    fn assign_series(&mut self, now: Duration, own: &BTreeSet<u32>) {
+    fn assign_series(&mut self, now: Duration, own: &HashSet<(u32, u64)>) {
         let linger = self.options.linger;
         let mut candidates: HashMap<Labels, Candidate> = HashMap::new();
-        for (key, member) in self.members.iter().filter(|(key, _)| !own.contains(&key.tgid)) {
+        for (key, member) in &mut self.members {
+            member.own |= own.contains(&key.tick());
+            if member.own {
+                continue;
+            }
             candidates.entry(Arc::clone(&member.labels)).or_default().add(key, member, now, linger);
         }
         // A process's series is forgotten with it; a group's is remembered.

@@ -189,7 +189,7 @@ fn holds(
         let Step::Reads { seconds, list } = step else { continue };
         now += Duration::from_secs(*seconds);
         let tasks = list.map(|exact| world.tasks(exact));
-        let (rows, gone, own) = (&world.rows, &world.dead, &BTreeSet::new());
+        let (rows, gone, own) = (&world.rows, &world.dead, &HashSet::new());
         let reading = Reading { rows, tasks: tasks.as_ref(), gone, own, now };
         let freed = ledger.advance(&reading, &mut { label });
         let view = ledger.view();

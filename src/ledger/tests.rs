@@ -39,13 +39,13 @@ pub fn by_pid(newcomer: &Newcomer<'_>) -> Labels {
 struct Told {
     ledger: Ledger,
     gone: HashSet<ProcessKey>,
-    own: BTreeSet<u32>,
+    own: HashSet<(u32, u64)>,
 }
 
 impl Told {
     fn new(max_series: usize) -> Self {
         let options = LedgerOptions { max_series, ..LedgerOptions::default() };
-        Self { ledger: Ledger::new(options), gone: HashSet::new(), own: BTreeSet::new() }
+        Self { ledger: Ledger::new(options), gone: HashSet::new(), own: HashSet::new() }
     }
 
     fn gone(mut self, tgid: u32, start_ns: u64) -> Self {
@@ -324,7 +324,7 @@ fn a_group_sums_its_members_and_keeps_the_events_of_the_dead() {
     let mut group = |_: &Newcomer<'_>| -> Labels { ["job 7".to_owned()].into() };
     let mut advance = |seconds, rows: &[Process], seen: &Tasks, gone: &HashSet<ProcessKey>| {
         let now = Duration::from_secs(seconds);
-        let own = &BTreeSet::new();
+        let own = &HashSet::new();
         ledger.advance(&Reading { rows, tasks: Some(seen), gone, own, now }, &mut group);
         ledger.view().shown
     };
@@ -394,7 +394,7 @@ fn who_locks_and_holds_it_shows_its_locks_and_no_registrations_and_outlives_its_
 #[test]
 fn what_is_mrscope_s_own_has_no_series_and_counts_with_the_others() {
     let mut told = Told::new(9);
-    told.own.insert(1);
+    told.own.insert(key(1, 10).tick());
     told.rows(0, &[row(1, 10, 5, 3), row(2, 20, 7, 2)]);
     assert_eq!(told.pids(), ["2"]);
     assert_eq!(told.others().counters.registrations(), 5);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How and how often it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,8 +93,8 @@ pub struct PortFigures {
     pub last_run: Option<f64>,
     /// Runs by what came of them.
     pub runs: BTreeMap<&'static str, u64>,
-    /// Why the last one failed, and what helps.
-    pub failure: Option<String>,
+    /// Why the last one failed: a word of `runs`, then what was met and what helps.
+    pub failure: Option<(&'static str, String)>,
     /// Why it is not on the pages that were asked for.
     pub fallback: Option<String>,
     /// Runs whose registration the kernel's programs did not see.
@@ -102,17 +102,28 @@ pub struct PortFigures {
 }
 
 /// What a run measured.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
     pub bandwidth_bytes_per_second: f64,
     pub latency_p50_ns: u64,
     pub latency_p99_ns: u64,
     pub registration_ns: u64,
+    pub at: Instant,
 }
 
-/// A run that went well: who did it, for the engine to look for.
+/// A run, for the engine to look for in the kernel's rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeRun {
     pub port: PortName,
     pub pid: u32,
+    /// Its start in clock ticks since boot; None where pids are not the kernel's own.
+    pub started: Option<u64>,
+}
+
+impl ProbeRun {
+    /// As [`super::ProcessKey::tick`].
+    #[must_use]
+    pub fn tick(&self) -> Option<(u32, u64)> {
+        Some((self.pid, self.started?))
+    }
 }

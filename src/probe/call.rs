@@ -27,7 +27,7 @@ pub enum NoReport {
     #[error("{0}")]
     NotStarted(String),
     #[error("{}", told(.0))]
-    Told(Failure),
+    Told(Box<Failure>),
     #[error("it was killed after {} s", .0.as_secs_f64())]
     TimedOut(Duration),
     /// What it wrote is no answer.
@@ -93,14 +93,22 @@ pub fn call(
         Ended::Stopped => Err(NoReport::Stopped),
         Ended::TimedOut => Err(NoReport::TimedOut(timeout)),
         Ended::TooLong => Err(NoReport::Garbage(format!("more than {MAX_ANSWER_BYTES} bytes"))),
-        Ended::Exited { output, errors, code } => judge(&output, &errors, code),
+        Ended::Exited { output, errors, code } => {
+            let report = judge(&output, &errors, code)?;
+            let (device, port) = (&report.device, report.port);
+            if (device, port) != (&options.device, options.port) {
+                let other = format!("it tells of {device} port {port}");
+                return Err(NoReport::Garbage(other));
+            }
+            Ok(report)
+        }
     }
 }
 
 fn judge(output: &[u8], errors: &str, code: Option<i32>) -> Result<Report, NoReport> {
     match Answer::parse(output) {
         Ok(Answer::Ok(report)) => Ok(report),
-        Ok(Answer::Error(failure)) => Err(NoReport::Told(failure)),
+        Ok(Answer::Error(failure)) => Err(NoReport::Told(Box::new(failure))),
         Err(_) if code == Some(NO_LIBRARY) => {
             let said = errors.lines().next().unwrap_or("a library is missing");
             let why = format!("{said}; install libibverbs1 and ibverbs-providers");

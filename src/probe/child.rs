@@ -155,6 +155,7 @@ fn left(deadline: Instant) -> Duration {
 }
 
 /// Rounded up, so that a wait for a deadline does not end just before it.
+#[must_use]
 pub fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),

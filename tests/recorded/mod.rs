@@ -2,13 +2,16 @@
 // Each test file uses its part of it.
 #![allow(dead_code)]
 
-use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers};
+use std::collections::{BTreeMap, HashSet};
+use std::time::Instant;
+
+use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers, Probes};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
     Attach, Cause, Counting, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse,
-    Memory, MlockCall, MlockTotals, Mlocks, MrKind, Process, ProcessCounters, ProcessGauges,
-    ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbProcess,
-    TlbRole, Trouble,
+    Measured, Memory, MlockCall, MlockTotals, Mlocks, MrKind, PortFigures, ProbeFigures, ProbeRun,
+    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbCounter,
+    TlbEvent, TlbFigures, TlbNode, TlbProcess, TlbRole, Trouble,
 };
 
 /// Counters that always say the same.
@@ -17,6 +20,71 @@ pub struct Counted(pub TlbFigures);
 impl CountsTlb for Counted {
     fn count(&mut self, _: &[ProcessKey]) -> Result<TlbFigures, CollectError> {
         Ok(self.0.clone())
+    }
+}
+
+/// Ports that were measured, always the same.
+pub struct Probed(pub ProbeFigures);
+
+impl Probes for Probed {
+    fn figures(&self) -> Result<ProbeFigures, CollectError> {
+        Ok(self.0.clone())
+    }
+
+    fn wait(&self, _: Instant) {}
+
+    fn processes(&self) -> HashSet<(u32, u64)> {
+        HashSet::new()
+    }
+
+    fn judge(&self, _: Instant, _: &[Process]) -> Vec<ProbeRun> {
+        Vec::new()
+    }
+}
+
+/// One port that is well, one that fails, one that is gone.
+pub fn write_probe() -> ProbeFigures {
+    let measured = |bandwidth, registration_ns| Measured {
+        bandwidth_bytes_per_second: bandwidth,
+        latency_p50_ns: 2_100,
+        latency_p99_ns: 3_900,
+        registration_ns,
+        at: Instant::now(),
+    };
+    let well = PortFigures {
+        present: true,
+        rate_bytes_per_second: Some(50_000_000_000),
+        measured: BTreeMap::from([
+            ((4096, None), measured(42e9, 900_000)),
+            ((2 << 20, Some(1)), measured(48.5e9, 110_000)),
+        ]),
+        success: Some(true),
+        last_run: Some(1_700_000_000.5),
+        runs: BTreeMap::from([("ok", 40), ("skipped_busy", 2)]),
+        ..PortFigures::default()
+    };
+    let fails = PortFigures {
+        present: true,
+        success: Some(false),
+        last_run: Some(1_700_000_001.25),
+        runs: BTreeMap::from([("no_gid", 3), ("skipped_back_off", 4)]),
+        failure: Some(("no_gid", "ibv_query_gid: no GID at all; Give it an address.".to_owned())),
+        unseen: 1,
+        ..PortFigures::default()
+    };
+    let gone = PortFigures {
+        runs: BTreeMap::from([("gone", 1), ("ok", 7)]),
+        last_run: Some(1_700_000_002.0),
+        ..PortFigures::default()
+    };
+    let port = |device: &str, number| (device.to_owned(), number);
+    ProbeFigures {
+        ports: BTreeMap::from([
+            (port("mlx5_0", 1), well),
+            (port("mlx5_0", 2), fails),
+            (port("mlx5_9", 1), gone),
+        ]),
+        trouble: None,
     }
 }
 
@@ -29,6 +97,7 @@ pub fn openers(
         events: Box::new(|_| events()),
         tasks: Box::new(|_| Box::new(lister)),
         tlb: Box::new(|_| Box::new(Counted(tlb()))),
+        write_probe: Box::new(|_| Ok(Box::new(Probed(write_probe())))),
     }
 }
 
