@@ -53,8 +53,8 @@ pub fn probe_with(arguments: &str) -> Result<String, String> {
          for word; do\n\
          shift\n\
          case $left_out$word in\n\
-         {}) left_out=1 ;;\n\
-         1*) left_out= ;;\n\
+         {}) left_out== ;;\n\
+         =*) left_out= ;;\n\
          *) set -- \"$@\" \"$word\" ;;\n\
          esac\n\
          done\n\
@@ -129,14 +129,15 @@ pub fn runs(page: &Page, device: &str, result: &str) -> f64 {
     results(page, device).into_iter().filter(|(word, _)| word == result).map(|(_, it)| it).sum()
 }
 
-/// All that came of a device's runs.
+/// All that came of a device's runs, what never did left out.
 pub fn results(page: &Page, device: &str) -> Vec<(String, f64)> {
     let prefix = format!("mrscope_write_probe_runs_total{{device=\"{device}\",");
     let word = |series: &str| {
         let (_, rest) = series.split_once("result=\"")?;
         Some(rest.split_once('"')?.0.to_owned())
     };
-    page.starting(&prefix).filter_map(|(series, count)| Some((word(series)?, count))).collect()
+    let all = page.starting(&prefix).filter(|(_, count)| *count > 0.0);
+    all.filter_map(|(series, count)| Some((word(series)?, count))).collect()
 }
 
 /// Waits for that many runs of a device that came to this.
