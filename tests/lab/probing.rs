@@ -25,10 +25,14 @@ pub fn start(keys: &[&str]) -> Result<Exporter, String> {
 
 /// The same, by a program that starts it, with more arguments.
 pub fn start_by(starter: &[&str], keys: &[&str], more: &[&str]) -> Result<Exporter, String> {
-    let text: String = keys.iter().map(|key| format!("  {key}\n")).collect();
-    write(FILE, &format!("write_probe:\n{text}"))?;
-    let arguments = [&["--config.file", FILE, "--collector.write_probe"], more].concat();
-    Exporter::start_by(starter, &arguments)
+    Exporter::start_by(starter, &[&arguments(keys)?[..], more].concat())
+}
+
+/// What mrscope is started with so that it has these keys.
+pub fn arguments(keys: &[&str]) -> Result<[&'static str; 3], String> {
+    let text = keys.iter().fold("write_probe:\n".to_owned(), |all, key| all + "  " + key + "\n");
+    write(FILE, &text)?;
+    Ok(["--config.file", FILE, "--collector.write_probe"])
 }
 
 fn write(path: &str, text: &str) -> Outcome {

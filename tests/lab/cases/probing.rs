@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::process::Signal;
 
 use super::devices::run;
-use super::lifecycle::satisfies_promtool;
+use super::lifecycle::{WithoutRdma, satisfies_promtool};
+use super::privilege::{BPF, PERFMON, Paranoid, start_with};
 use super::write_probe::{Device, free_pages, nothing_is_held, pool_file, read, within_call};
 use super::write_probe_faults::Set;
 use crate::boot::NODES;
@@ -14,10 +15,10 @@ use crate::cases::*;
 use crate::exporter::{Exporter, wait_for};
 use crate::kprobes;
 use crate::page::Page;
-use crate::probe::{MR_BYTES, Probe};
+use crate::probe::{MR_BYTES, PROGRAM, Probe};
 use crate::probing::{
-    EVERY_SECOND, ONCE, measured, no_child, of_port, results, runs, says_once, send, start,
-    start_by, stopped_with_mr, wait_for_runs,
+    EVERY_SECOND, ONCE, arguments, measured, no_child, of_port, results, runs, says_once, send,
+    start, start_by, stopped_with_mr, wait_for_runs,
 };
 use crate::watch::Watch;
 use crate::workload::status_bytes;
@@ -40,6 +41,10 @@ pub const CASES: &[OnceCase] = &[
         probing_tells_of_runs_that_the_kernel_s_programs_did_not_see,
     ),
     ("probing_finds_nothing_unseen_where_mr_is_off", probing_finds_nothing_unseen_where_mr_is_off),
+    (
+        "probing_blames_nobody_for_runs_from_before_mr_was_allowed",
+        probing_blames_nobody_for_runs_from_before_mr_was_allowed,
+    ),
     (
         "probing_never_touches_a_device_that_is_excluded",
         probing_never_touches_a_device_that_is_excluded,
@@ -205,7 +210,7 @@ fn lies_in_hugepages(exporter: &Exporter, bytes: f64) -> Outcome {
 
 /// Of the host it is all; of processes, of nobody that is named.
 pub fn probing_registers_for_the_host_and_for_no_process() -> Outcome {
-    const RUNS: f64 = 3.0;
+    const RUNS: f64 = 2.0;
     let devices = [
         Device::make("rxe1", "dummy1", "10.9.1.1/24")?,
         Device::make("rxe2", "dummy2", "10.9.2.1/24")?,
@@ -290,6 +295,33 @@ pub fn probing_finds_nothing_unseen_where_mr_is_off() -> Outcome {
     exporter.stop().map(|_| ())
 }
 
+/// Whoever was not allowed to watch, and is then, missed nothing in between.
+pub fn probing_blames_nobody_for_runs_from_before_mr_was_allowed() -> Outcome {
+    let strict = Paranoid::set("3")?;
+    let program = "/run/mrscope-write-probe";
+    fs::copy(PROGRAM, program).map_err(|error| format!("{program}: {error}"))?;
+    let rights = [BPF, PERFMON, "dac_override"];
+    let exporter = start_with("65534", &rights, "unlimited", &arguments(&[EVERY_SECOND])?)?;
+    wait_for_runs(&exporter, "rxe0", "ok", 2.0)?;
+    in_state(&exporter.page()?, "mr", "denied")?;
+    // No run is to hold a module.
+    run("ip link set dummy0 down")?;
+    let waited = wait_for_runs(&exporter, "rxe0", "skipped_port_down", 1.0);
+    let allowed = Paranoid::set("2")?;
+    let reloaded = waited.and_then(|()| WithoutRdma::begin().map(drop));
+    run("ip link set dummy0 up")?;
+    reloaded?;
+    wait_for("mr to be ok", || Ok(in_state(&exporter.page()?, "mr", "ok").is_ok()))?;
+    let before = runs(&exporter.page()?, "rxe0", "ok");
+    wait_for_runs(&exporter, "rxe0", "ok", before + 2.0)?;
+    let page = exporter.page()?;
+    equal("unseen", page.value(&of_port("unseen_total", "rxe0")).unwrap_or(-1.0), 0.0)?;
+    exporter.stop()?;
+    drop(allowed);
+    drop(strict);
+    Ok(())
+}
+
 pub fn probing_never_touches_a_device_that_is_excluded() -> Outcome {
     let device = Device::make("rxe1", "dummy1", "10.9.1.1/24")?;
     let exporter = start(&[EVERY_SECOND, "exclude: [none, r*1]"])?;
@@ -313,7 +345,7 @@ pub fn probing_never_touches_a_device_that_is_excluded() -> Outcome {
 pub fn probing_forgets_a_device_that_goes_and_measures_it_when_it_is_back() -> Outcome {
     let device = Device::make("rxe1", "dummy1", "10.9.1.1/24")?;
     let exporter = start(&[EVERY_SECOND])?;
-    wait_for_runs(&exporter, device.name, "ok", 2.0)?;
+    wait_for_runs(&exporter, device.name, "ok", 1.0)?;
     run("ip link set dummy1 down")?;
     // No run is under way when it is deleted.
     wait_for_runs(&exporter, device.name, "skipped_port_down", 1.0)?;
