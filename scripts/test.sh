@@ -12,11 +12,12 @@ format  cargo fmt --check
 format  cargo fmt --check --manifest-path tests/lab/riscv64/Cargo.toml
 format  clang-format-14 --dry-run -Werror bpf/*.[ch] tests/lab/*.[ch] tests/lab/module/*.c
 lint    cargo clippy --release --locked --all-targets -- -D warnings
+lint    cargo clippy --release --locked --no-default-features --lib --bins -- -D warnings
 lint    cargo clippy --release --locked --test lab --test riscv64 -- -D warnings
 lint    cargo clippy --release --locked --manifest-path tests/lab/riscv64/Cargo.toml --target-dir target -- -D warnings
 lint    shellcheck -x scripts/*.sh tests/lab/*.sh tests/lab/*/*.sh .ci/run
 unit    cargo test --release --locked --lib --bins
-page    cargo test --release --locked --test house --test page --test engine --test dashboards --test memory --test limits
+page    cargo test --release --locked --test house --test page --test engine --test probing --test dashboards --test memory --test limits
 host    cargo test --release --locked --test cli --test host --test tasks --test locks --test counters --test stale --test hugepages --test prometheus --test write_probe
 tlb     cargo test --release --locked --test riscv64
 lab     cargo test --release --locked --test lab

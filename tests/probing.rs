@@ -194,7 +194,7 @@ fn what_is_no_answer_is_garbage_and_says_how_it_ended() {
     let mut absurd = report();
     absurd["bandwidth_bytes_per_second"] = json!(1e12);
     for (script, says) in [
-        ("".to_owned(), "it ended with status 0"),
+        (String::new(), "it ended with status 0"),
         ("echo no; echo usage >&2; exit 2".to_owned(), "it ended with status 2 (usage)"),
         (format!("printf '%s' '{}'", &whole[..whole.len() / 2]), "it ended with status 0"),
         (format!("echo '{whole}' '{whole}'"), "trailing characters"),
@@ -385,6 +385,18 @@ fn figures_that_are_too_old_are_dropped_and_success_is_what_it_was() {
     ground.attribute("rdma0", "ports/1/state", "1: DOWN");
     wait_for("their end", || now().measured.is_empty());
     assert_eq!(now().success, Some(true));
+    assert!(now().runs["skipped_port_down"] > 0);
+}
+
+#[test]
+fn a_port_that_failed_and_is_down_now_is_down_and_no_failure() {
+    let ground = Ground::new();
+    let prober = ground.start(often(ground.program("exit 3")));
+    let now = || port(&prober.figures().unwrap());
+    wait_for("a failure", || now().failure.is_some());
+    ground.attribute("rdma0", "ports/1/state", "1: DOWN");
+    wait_for("that to be over", || now().failure.is_none());
+    assert_eq!(now().success, Some(false));
     assert!(now().runs["skipped_port_down"] > 0);
 }
 

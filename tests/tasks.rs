@@ -159,13 +159,13 @@ fn locked_memory_and_its_limit_are_those_of_the_process() {
     }
 }
 
-/// What /proc says is the soft limit; None is no limit.
-fn limit(pid: i32) -> Option<u64> {
+/// What /proc says is the soft limit.
+fn limit(pid: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory")).unwrap();
     match line.split_whitespace().next().unwrap() {
-        "unlimited" => None,
-        bytes => Some(bytes.parse().unwrap()),
+        "unlimited" => Memory::NO_LIMIT,
+        bytes => bytes.parse().unwrap(),
     }
 }
 
@@ -176,11 +176,12 @@ fn a_process_without_a_limit_has_none() {
         let none = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: a limit of this child's. A sandbox may refuse it: then the old one stays.
         unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) };
+        lock(4096);
         tell(to, 0);
     });
     println!("limit {:?}", limit(child.0));
     for tasks in [by_kernel(), by_proc()] {
-        assert_eq!(memory(&tasks, child.0).memlock_limit_bytes, limit(child.0));
+        assert_eq!(memory(&tasks, child.0).memlock_limit_bytes, Some(limit(child.0)));
     }
 }
 
@@ -204,8 +205,12 @@ fn whoever_locks_what_it_maps_later_is_known() {
 #[test]
 fn no_limit_holds_for_who_has_the_capability() {
     let _alone = alone();
-    let (root, _) = Child::start(|to| tell(to, 0));
+    let (root, _) = Child::start(|to| {
+        lock(4096);
+        tell(to, 0);
+    });
     let (user, _) = Child::start(|to| {
+        lock(4096);
         must!(libc::setuid(65534));
         tell(to, 0);
     });
@@ -387,8 +392,15 @@ fn both_readers_agree_on_who_does_not_change() {
     for task in before.rows.iter().filter(own).filter(|task| after.rows.contains(task)) {
         let found = row(&between, task.key.tgid as i32).expect("it lived on");
         assert_eq!(found.key.start_ns, task.key.start_ns / NS_PER_TICK * NS_PER_TICK);
-        // How it locks what it maps later, /proc does not tell.
-        let told = task.memory.map(|memory| Memory { locks_future: None, ..memory });
+        // How it locks what it maps later, /proc does not tell; limits are read of holders alone.
+        let told = task.memory.map(|memory| {
+            let kernel = Memory { locks_future: None, ..memory };
+            if memory.holds() {
+                return kernel;
+            }
+            let exempt = found.memory.and_then(|found| found.exempt.filter(|exempt| !exempt));
+            Memory { memlock_limit_bytes: None, exempt, ..kernel }
+        });
         assert_eq!((found.comm, found.memory), (task.comm, told));
         compared.push(task.key.tgid);
     }

@@ -56,8 +56,10 @@ fn memory(labels: &Labels, held: &Memory, page: &mut Page) -> Result<(), PageErr
         page.process_number(&process::HUGETLB_BYTES, labels, None, bytes as f64)?;
     }
     page.process_number(&process::PAGE_TABLE_BYTES, labels, None, held.page_table_bytes as f64)?;
-    let limit = held.memlock_limit_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
-    page.process_number(&process::MEMLOCK_LIMIT_BYTES, labels, None, limit)?;
+    if let Some(bytes) = held.memlock_limit_bytes {
+        let limit = if bytes == Memory::NO_LIMIT { f64::INFINITY } else { bytes as f64 };
+        page.process_number(&process::MEMLOCK_LIMIT_BYTES, labels, None, limit)?;
+    }
     if let Some(exempt) = held.exempt {
         page.process_number(&process::MEMLOCK_EXEMPT, labels, None, f64::from(exempt))?;
     }

@@ -78,7 +78,7 @@ fn every_key_reaches_its_value() {
     let on: Vec<_> = COLLECTORS.into_iter().filter(|word| config.enabled(word)).collect();
     assert_eq!(on, ["mlock", "hugepages", "tlb", "write_probe", "devices", "exporter"]);
     let write_probe = WriteProbeOptions {
-        interval: Duration::from_secs(300),
+        interval: Duration::from_mins(5),
         timeout: Duration::from_secs(1),
         page_sizes: vec![PageBytes::Huge1G, PageBytes::Base],
         max_bytes: 2 << 20,

@@ -19,7 +19,6 @@ use super::walk::{buffer, read_records};
 const OBJECT: &[u8] = object!("tasks");
 const SYMBOL: &str = "iter/task";
 const ROW_BYTES: usize = size_of::<records::task>();
-const RLIM_INFINITY: u64 = u64::MAX;
 
 /// A loaded program that walks over the processes of this pid namespace. Pids are the host's.
 #[derive(Debug)]
@@ -127,7 +126,7 @@ fn process(row: &records::task, page_bytes: u64) -> Task {
         locked_bytes: bytes(row.locked_pages),
         hugetlb_bytes: (row.has_hugetlb != 0).then(|| bytes(row.hugetlb_pages)),
         page_table_bytes: row.page_table_bytes.max(0) as u64,
-        memlock_limit_bytes: (row.memlock_bytes != RLIM_INFINITY).then_some(row.memlock_bytes),
+        memlock_limit_bytes: Some(row.memlock_bytes),
         locks_future: Some(row.locks_future != 0),
         exempt: Some(row.may_exceed != 0),
     });
@@ -178,14 +177,14 @@ mod tests {
     fn pages_become_bytes_and_what_is_below_zero_is_none() {
         let mut one = row(7, 5, 0xffff);
         (one.pinned_pages, one.locked_pages, one.has_hugetlb) = (3, -1, 0);
-        (one.locks_future, one.memlock_bytes) = (1, RLIM_INFINITY);
+        (one.locks_future, one.memlock_bytes) = (1, u64::MAX);
         let task = process(&one, 65536);
         let expected = Memory {
             pinned_bytes: 3 * 65536,
             locked_bytes: 0,
             hugetlb_bytes: None,
             page_table_bytes: 4096,
-            memlock_limit_bytes: None,
+            memlock_limit_bytes: Some(Memory::NO_LIMIT),
             locks_future: Some(true),
             exempt: Some(false),
         };

@@ -43,7 +43,7 @@ fn nodes(host: &Host) -> Result<Option<Vec<u32>>, HostError> {
     Ok((!nodes.is_empty()).then_some(nodes))
 }
 
-fn list(host: &Host, path: &str) -> Result<Vec<u32>, HostError> {
+pub(super) fn list(host: &Host, path: &str) -> Result<Vec<u32>, HostError> {
     let text = host.sys_text(path)?;
     parse(text.trim()).ok_or_else(|| {
         let what = format!("{text:?} is no list of CPUs, expected one such as 0-3,5");

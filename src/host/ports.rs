@@ -1,5 +1,6 @@
 //! Ports of an RDMA device as sysfs shows them: up or down, how fast, and how much went through.
 
+use super::cpus::list;
 use super::{Host, HostError};
 
 /// One port. What the device does not tell is None.
@@ -52,10 +53,13 @@ fn folder(device: &str) -> String {
     format!("class/infiniband/{device}/ports")
 }
 
-/// NUMA node of the device's PCI function, where it has one.
+/// NUMA node of the device's PCI function, where it has one with memory.
 #[must_use]
 pub fn device_node(host: &Host, device: &str) -> Option<u32> {
-    host.sys_text(format!("class/infiniband/{device}/device/numa_node")).ok()?.trim().parse().ok()
+    let node = host.sys_text(format!("class/infiniband/{device}/device/numa_node")).ok()?;
+    let node = node.trim().parse().ok()?;
+    let with_memory = list(host, "devices/system/node/has_memory");
+    with_memory.map_or(true, |nodes| nodes.contains(&node)).then_some(node)
 }
 
 fn port(host: &Host, folder: &str, number: u8) -> Result<Port, HostError> {
@@ -127,6 +131,11 @@ mod tests {
             ]
         );
         assert_eq!(device_node(&host, "mlx5_0"), Some(1));
+        fs::create_dir_all(root.join("sys/devices/system/node")).unwrap();
+        for (nodes, node) in [("0,2-3\n", None), ("0-1\n", Some(1))] {
+            fs::write(root.join("sys/devices/system/node/has_memory"), nodes).unwrap();
+            assert_eq!(device_node(&host, "mlx5_0"), node);
+        }
         fs::write(device.join("device/numa_node"), "-1\n").unwrap();
         assert_eq!(device_node(&host, "mlx5_0"), None);
         assert!(ports(&host, "mlx5_9").is_err());

@@ -75,10 +75,15 @@ impl Folder {
             memory = self.memory_of_threads(buffer)?;
         }
         if let Some(memory) = &mut memory {
+            // One file more of each process is a fifth of the whole; limits are for those that
+            // hold.
+            let holds = memory.holds();
             if memory.exempt == Some(true) {
-                memory.exempt = self.in_first_user_namespace();
+                memory.exempt = if holds { self.in_first_user_namespace() } else { None };
             }
-            memory.memlock_limit_bytes = memlock_limit(self.file("limits", buffer)?)?;
+            if holds {
+                memory.memlock_limit_bytes = Some(memlock_limit(self.file("limits", buffer)?)?);
+            }
         }
         Ok(Some(Task { key, comm, memory }))
     }
@@ -176,17 +181,17 @@ fn has_ipc_lock(mask: &[u8]) -> Option<bool> {
     Some(mask.contains(CapabilitySet::IPC_LOCK))
 }
 
-/// The soft limit on locked memory; None is no limit.
-fn memlock_limit(limits: &[u8]) -> io::Result<Option<u64>> {
+/// The soft limit on locked memory.
+fn memlock_limit(limits: &[u8]) -> io::Result<u64> {
     const NAME: &[u8] = b"Max locked memory";
     let soft = limits
         .split(|byte| *byte == b'\n')
         .find_map(|line| line.strip_prefix(NAME))
         .ok_or_else(|| strange("limits without \"Max locked memory\""))?;
     if soft.trim_ascii_start().starts_with(b"unlimited") {
-        return Ok(None);
+        return Ok(Memory::NO_LIMIT);
     }
-    number(soft).map(Some).ok_or_else(|| strange("a limit that is no number"))
+    number(soft).ok_or_else(|| strange("a limit that is no number"))
 }
 
 /// The number that the text begins with.
@@ -373,11 +378,24 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_is_none() {
+    fn limits_are_read_of_those_alone_that_hold_something() {
+        let nothing = STATUS.replace("3072", "0").replace("64 kB", "0 kB");
+        let tree = Tree::new("idle", INITIAL)
+            .process(7, b"x", 'S', 1)
+            .file("7/status", format!("CapEff:\t0000000000004000\n{nothing}"))
+            .file("7/limits", "nobody reads that");
+        fs::create_dir(tree.0.join("proc/7/ns")).unwrap();
+        symlink("user:[4026531837]", tree.0.join("proc/7/ns/user")).unwrap();
+        let memory = tree.other().unwrap().memory.unwrap();
+        assert_eq!((memory.memlock_limit_bytes, memory.exempt), (None, None));
+    }
+
+    #[test]
+    fn no_limit_is_the_kernel_s_word_for_it() {
         let limits =
             LIMITS.replace("8388608              unlimited", "unlimited            unlimited");
         let tree = Tree::new("limit", INITIAL).process(7, b"x", 'S', 1).file("7/limits", limits);
-        assert_eq!(tree.other().unwrap().memory.unwrap().memlock_limit_bytes, None);
+        assert_eq!(tree.other().unwrap().memory.unwrap().memlock_limit_bytes, Some(u64::MAX));
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub struct Memory {
     /// Hugepages of hugetlbfs; None where the kernel has none.
     pub hugetlb_bytes: Option<u64>,
     pub page_table_bytes: u64,
-    /// RLIMIT_MEMLOCK; None is no limit.
+    /// RLIMIT_MEMLOCK, of which the kernel's word [`Memory::NO_LIMIT`] is none. None where nobody
+    /// asked: by /proc that is done for those alone that hold something.
     pub memlock_limit_bytes: Option<u64>,
     /// Whether memory mapped later will be locked (mlockall with MCL_FUTURE); None where nothing
     /// tells.
@@ -39,6 +40,9 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// RLIM_INFINITY
+    pub const NO_LIMIT: u64 = u64::MAX;
+
     /// Sums; of the limits the tightest, whether any locks what it maps later, and whether no limit
     /// holds for any.
     #[must_use]

@@ -2,6 +2,7 @@
 //! follow Grafana's and Prometheus' customs, and promtool finds the rules right in both directions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod fleet;
 mod promql;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use mrscope::probe::{NoReport, Reason};
 use promql_parser::label::MatchOp;
 use serde_json::Value;
 
@@ -309,6 +311,29 @@ fn every_alert_tells_what_to_do() {
             }
         }
     }
+}
+
+#[test]
+fn the_runbook_has_every_result_of_the_write_probe_once() {
+    let runbook = read("docs/runbook.md");
+    let (_, section) = runbook.split_once("\n# Results of the write probe\n").unwrap();
+    let rows = section.split("\n# ").next().unwrap().lines();
+    let told: Vec<&str> =
+        rows.filter_map(|row| row.strip_prefix("| `")?.split('`').next()).skip(1).collect();
+    let source = read("src/collector/probing/rounds.rs");
+    let skipped: Labels = between(&source, "\"skipped_", "\"")
+        .into_iter()
+        .map(|why| format!("skipped_{why}"))
+        .collect();
+    assert!(skipped.len() > 3, "{skipped:?}");
+    let reasons = Reason::ALL.iter().map(|reason| reason.word());
+    let words = reasons.chain(NoReport::WORDS).chain(["ok"]).map(Into::into);
+    assert_eq!(
+        told.iter().map(|word| (*word).to_owned()).collect::<Labels>(),
+        words.chain(skipped).collect()
+    );
+    let once: BTreeSet<_> = told.iter().collect();
+    assert_eq!(once.len(), told.len(), "{told:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use mrscope::metrics::{self, Kind, Metric};
 use promql_parser::label::Matchers;
 use promql_parser::parser::{
     self, AggregateExpr, BinaryExpr, Call, Expr, LabelModifier, VectorMatchCardinality,
-    VectorSelector,
+    VectorSelector, value::ValueType,
 };
 
 /// What tells processes apart unless it is configured otherwise.
@@ -171,8 +171,11 @@ impl Query {
             }
             (left, right) => (self.walk(left), self.walk(right)),
         };
-        if matches!(&*binary.rhs, Expr::NumberLiteral(_)) {
-            return left;
+        // A number, or time().
+        match (binary.lhs.value_type(), binary.rhs.value_type()) {
+            (_, ValueType::Scalar) => return left,
+            (ValueType::Scalar, _) => return right,
+            _ => {}
         }
         let modifier = binary.modifier.as_ref();
         let on = modifier.and_then(|modifier| modifier.matching.as_ref());

@@ -1,4 +1,5 @@
-//! What mrscope costs, measured in one guest beside the same without it and beside bpftrace.
+//! What mrscope costs, measured in one guest beside the same without it and beside bpftrace; and
+//! what its write probe measures, beside perftest.
 //! Prints; judges nothing.
 
 mod locks;
@@ -7,26 +8,36 @@ mod registrations;
 mod rounds;
 #[path = "../../examples/beside/tracer.rs"]
 mod tracer;
+mod writes;
 
+use crate::boot::Boot;
 use crate::cases::Outcome;
 
 const ROUNDS: usize = 11;
 
-type Table = (&'static str, fn() -> Outcome);
+/// Its word, the guest it is measured in, and how.
+pub type Table = (&'static str, Boot, fn() -> Outcome);
 
-const TABLES: [Table; 3] = [
-    ("registration", registrations::run),
-    ("memory", registrations::memory),
-    ("mlock", locks::run),
+const TABLES: [Table; 4] = [
+    ("registration", Boot::Usual, registrations::run),
+    ("memory", Boot::Usual, registrations::memory),
+    ("mlock", Boot::Usual, locks::run),
+    // Both sides of perftest poll at the same time.
+    ("writes", Boot::Parallel, writes::run),
 ];
 
-/// Measures one table, or all.
-pub fn run(table: Option<&str>) -> Outcome {
-    let wanted = TABLES.iter().filter(|(name, _)| table.is_none_or(|table| table == *name));
+/// One table, or all.
+pub fn tables(word: Option<&str>) -> Result<Vec<Table>, String> {
+    let wanted = TABLES.into_iter().filter(|(name, ..)| word.is_none_or(|word| word == *name));
     let wanted: Vec<_> = wanted.collect();
     if wanted.is_empty() {
-        let names = TABLES.map(|(name, _)| name).join(", ");
-        return Err(format!("table {:?}: expected one of {names}", table.unwrap_or_default()));
+        let names = TABLES.map(|(name, ..)| name).join(", ");
+        return Err(format!("table {:?}: expected one of {names}", word.unwrap_or_default()));
     }
-    wanted.into_iter().try_for_each(|(_, measure)| measure())
+    Ok(wanted)
+}
+
+/// Measures it, in its guest.
+pub fn run(table: Option<&str>) -> Outcome {
+    tables(table)?.into_iter().try_for_each(|(_, _, measure)| measure())
 }

@@ -248,7 +248,7 @@ pub fn tasks() -> Tasks {
         locked_bytes: 0,
         hugetlb_bytes: Some(4 << 20),
         page_table_bytes: 36_864,
-        memlock_limit_bytes: None,
+        memlock_limit_bytes: Some(Memory::NO_LIMIT),
         locks_future: Some(false),
         exempt: Some(true),
     };

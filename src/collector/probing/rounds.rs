@@ -193,6 +193,8 @@ impl Rounds {
             self.count(&name, "skipped_back_off");
         } else if !port.active {
             self.count(&name, "skipped_port_down");
+            // What failed before is not what keeps it from being measured now.
+            self.port_figures(&name).failure = None;
         } else if self.is_busy(device, port)? {
             self.count(&name, "skipped_busy");
         } else {
