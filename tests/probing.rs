@@ -455,6 +455,32 @@ fn a_registration_is_looked_for_from_the_start_of_a_run_until_after_its_report()
 }
 
 #[test]
+fn runs_from_before_registrations_were_watched_are_not_looked_for() {
+    let ground = Ground::new();
+    let prober = ground.start(options(ground.answering(&report().to_string(), 0)));
+    assert_eq!(prober.processes().len(), 1);
+    prober.settle();
+    assert!(prober.judge(Instant::now(), &[]).is_empty());
+    assert_eq!(port(&prober.figures().unwrap()).unseen, 0);
+}
+
+#[test]
+fn what_can_t_be_started_is_unsupported_while_its_port_is_left_out() {
+    let ground = Ground::new();
+    let prober = ground.start(often(ground.path("no-such-program")));
+    wait_for("a round that leaves it out", || {
+        port(&prober.figures().unwrap()).runs.contains_key("skipped_back_off")
+    });
+    let trouble = prober.figures().unwrap().trouble;
+    assert!(matches!(trouble, Some(ProbeTrouble::Unsupported(_))), "{trouble:?}");
+    ground.program("cat answer");
+    fs::write(ground.path("answer"), report().to_string()).unwrap();
+    fs::rename(ground.path("program"), ground.path("no-such-program")).unwrap();
+    wait_for("it to be measured", || port(&prober.figures().unwrap()).success == Some(true));
+    assert_eq!(prober.figures().unwrap().trouble, None);
+}
+
+#[test]
 fn no_child_is_left_waiting_to_be_reaped() {
     let ground = Ground::new();
     let prober = ground.start(often(ground.program("echo $$ >>pids; exit 3")));

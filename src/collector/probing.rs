@@ -39,6 +39,9 @@ pub trait Probes: Send {
     /// Looks for the registrations of runs in the kernel's rows, whose reading began then; returns
     /// the runs whose registration they should have and do not.
     fn judge(&self, begun: Instant, rows: &[Process]) -> Vec<ProbeRun>;
+
+    /// Registrations of the runs so far are not looked for: nothing watched.
+    fn settle(&self);
 }
 
 /// The thread, which ends, and its child with it, when this is dropped.
@@ -192,6 +195,12 @@ impl Probes for Prober {
             }
         }
         unseen
+    }
+
+    fn settle(&self) {
+        for watched in &mut self.board.lock().runs {
+            watched.settled = true;
+        }
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Engine {
     rows: Vec<Process>,
     /// When that reading was over.
     rows_read: Instant,
+    /// Whether registrations were watched then.
+    watches: bool,
     /// The map of processes fills faster than it is cleared.
     hasty: bool,
 }
@@ -163,6 +165,7 @@ impl Engine {
             started: Instant::now(),
             rows: Vec::new(),
             rows_read: Instant::now(),
+            watches: false,
             hasty: false,
         })
     }
@@ -284,9 +287,15 @@ impl Engine {
 
     /// Whether the kernel's programs saw what the write probe registered: the whole way, from end to
     /// end. What is not watched can't be missed.
-    fn judge_probe(&self, begun: Instant, rows: &[Process], seen: &Seen) {
+    fn judge_probe(&mut self, begun: Instant, rows: &[Process], seen: &Seen) {
         let watches = seen.hooks().any(|it| it.hook == "verbs_reg_mr" && it.attach.watches());
-        let Some(prober) = self.sources.prober().filter(|_| watches) else { return };
+        let watched = std::mem::replace(&mut self.watches, watches);
+        let Some(prober) = self.sources.prober() else { return };
+        if !(watches && watched) {
+            // Attached since the last reading, at some time: who registered before was not seen.
+            prober.settle();
+            return;
+        }
         for ProbeRun { port: (device, port), pid, .. } in prober.judge(begun, rows) {
             tracing::warn!(
                 "the write probe {pid} registered an MR on {device} port {port} that the collector \

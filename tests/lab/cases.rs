@@ -18,6 +18,8 @@ mod memlock;
 mod memory;
 mod paths;
 mod privilege;
+mod probing;
+mod probing_faults;
 mod programs;
 mod vendor;
 mod write_probe;
@@ -375,6 +377,9 @@ pub const ONCE: &[OnceCase] = &[
         bench_table::a_bench_of_what_is_not_there_says_what_there_is,
     ),
 ];
+
+/// Run as those.
+pub const PROBING: [&[OnceCase]; 2] = [probing::CASES, probing_faults::CASES];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
 

@@ -32,6 +32,8 @@ impl Exporter {
         let mut child = Command::new(words[0])
             .args(&words[1..])
             .args(["--web.listen-address", "127.0.0.1:0"])
+            // Its registrations would be among those that are counted; the last word holds.
+            .arg("--no-collector.write_probe")
             .args(arguments)
             .stderr(Stdio::piped())
             .spawn()

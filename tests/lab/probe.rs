@@ -8,6 +8,9 @@ use serde_json::Value;
 
 pub const PROGRAM: &str = "target/release/mrscope-write-probe";
 
+/// What it registers unless it is told otherwise.
+pub const MR_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
+
 /// A running probe, ended with its case.
 pub struct Probe {
     child: Child,

@@ -40,6 +40,8 @@ impl Probes for Probed {
     fn judge(&self, _: Instant, _: &[Process]) -> Vec<ProbeRun> {
         Vec::new()
     }
+
+    fn settle(&self) {}
 }
 
 /// One port that is well, one that fails, one that is gone.

@@ -115,7 +115,8 @@ impl Rounds {
 
     /// All ports once.
     fn round(&mut self) -> Result<(), Stop> {
-        self.figures.trouble = None;
+        // That nothing can be started is so until something was, also while ports are left out.
+        self.figures.trouble.take_if(|trouble| !is_of_program(trouble));
         match device_names(&self.host) {
             Ok(devices) => {
                 self.mark_present(&devices);
@@ -281,6 +282,7 @@ impl Rounds {
         };
         figures.measured.insert((report.page_size_bytes, report.numa_node), measured);
         self.turns.entry(name.clone()).or_default().failures = 0;
+        self.figures.trouble.take_if(|trouble| is_of_program(trouble));
     }
 
     fn failed(&mut self, name: &PortName, why: NoReport) {
@@ -295,10 +297,12 @@ impl Rounds {
         match why {
             NoReport::NotStarted(why) => {
                 self.figures.trouble = Some(ProbeTrouble::Unsupported(why));
+                return;
             }
             NoReport::Stuck(child) => self.stuck = Some(child),
             _ => {}
         }
+        self.figures.trouble.take_if(|trouble| is_of_program(trouble));
     }
 
     fn count(&mut self, name: &PortName, result: &'static str) {
@@ -325,6 +329,10 @@ impl Rounds {
         }
         self.board.publish(&self.figures);
     }
+}
+
+fn is_of_program(trouble: &ProbeTrouble) -> bool {
+    matches!(trouble, ProbeTrouble::Unsupported(_))
 }
 
 /// In seconds since the epoch.

@@ -9,11 +9,10 @@ use crate::boot::NODES;
 use crate::cases::*;
 use crate::exporter::{Exporter, signal, wait_for};
 use crate::page::Page;
-use crate::probe::Probe;
+use crate::probe::{MR_BYTES, Probe};
 use crate::workload::{kernel_mrs, number, status_bytes, vm_pin};
 
 const MIB: f64 = 1024.0 * 1024.0;
-const MR_BYTES: f64 = 4.0 * MIB;
 const TERM: i32 = 15;
 
 /// More than it can do until it is ended.
@@ -233,7 +232,7 @@ fn one_report(exporter: &Exporter, line: &str, page_bytes: f64, node: u32) -> Ou
 }
 
 /// What the kernel took of a call is a part of it.
-fn within_call(seconds: f64, call_ns: f64) -> Outcome {
+pub(super) fn within_call(seconds: f64, call_ns: f64) -> Outcome {
     if seconds > 0.0 && seconds <= call_ns * 1e-9 {
         Ok(())
     } else {

@@ -12,19 +12,17 @@ use super::write_probe::{
 use crate::boot::NODES;
 use crate::cases::*;
 use crate::exporter::wait_for;
-use crate::probe::{PROGRAM, Probe};
+use crate::probe::{MR_BYTES, PROGRAM, Probe};
 use crate::workload::{child_of, kernel_mrs, vm_pin};
 
-const MR_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
-
 /// A file of the kernel that has another text for a while.
-struct Set {
+pub(super) struct Set {
     path: String,
     was: String,
 }
 
 impl Set {
-    fn to(path: &str, text: &str) -> Result<Self, String> {
+    pub(super) fn to(path: &str, text: &str) -> Result<Self, String> {
         let was = read(path)?;
         // Where a choice is shown, the one in force is in brackets.
         let chosen = was.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
@@ -113,6 +111,15 @@ pub fn a_write_probe_in_a_cgroup_without_hugepages_says_so_and_lives() -> Outcom
 /// A copy that another user may run, whoever owns the folders above the other.
 const COPY: &str = "/tmp/mrscope-write-probe";
 
+/// Who may open the files of all devices.
+pub(super) fn allow_verbs(mode: u32) -> Outcome {
+    let files = fs::read_dir("/dev/infiniband").map_err(|error| error.to_string())?;
+    let files = files.flatten().map(|entry| entry.path());
+    files.filter(|path| path.to_string_lossy().contains("uverbs")).try_for_each(|path| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|e| e.to_string())
+    })
+}
+
 fn as_another_user(memlock: &str, line: &str) -> Result<crate::probe::Ended, String> {
     let limit = format!("--memlock={memlock}");
     let starter =
@@ -135,20 +142,9 @@ pub fn a_write_probe_of_another_user_tells_limits_from_missing_rights() -> Outco
     // As much as the limit is well.
     as_another_user("4194304", line)?.report()?;
 
-    let nodes = fs::read_dir("/dev/infiniband").map_err(|error| error.to_string())?;
-    let verbs: Vec<_> = nodes
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.to_string_lossy().contains("uverbs"))
-        .collect();
-    let allow = |mode| {
-        verbs.iter().try_for_each(|path| {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|e| e.to_string())
-        })
-    };
-    allow(0o600)?;
+    allow_verbs(0o600)?;
     let ended = as_another_user("67108864", line);
-    allow(0o666)?;
+    allow_verbs(0o666)?;
     ended?.fails_as("permission", "ibv_open_device")?;
     equal("MRs left", kernel_mrs()?.0, 0.0)
 }
@@ -268,7 +264,7 @@ pub fn a_write_probe_notices_data_that_is_not_what_it_sent() -> Outcome {
 }
 
 /// Where its hugepages are mapped.
-fn hugepages_of(pid: u32) -> Result<u64, String> {
+pub(super) fn hugepages_of(pid: u32) -> Result<u64, String> {
     let maps = read(&format!("/proc/{pid}/maps"))?;
     let line = maps.lines().find(|line| line.contains("/anon_hugepage"));
     let start = line.and_then(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
