@@ -15,7 +15,7 @@ lint    cargo clippy --release --locked --all-targets -- -D warnings
 lint    cargo clippy --release --locked --no-default-features --lib --bins -- -D warnings
 lint    cargo clippy --release --locked --test lab --test riscv64 -- -D warnings
 lint    cargo clippy --release --locked --manifest-path tests/lab/riscv64/Cargo.toml --target-dir target -- -D warnings
-lint    shellcheck -x scripts/*.sh tests/lab/*.sh tests/lab/*/*.sh .ci/run
+lint    shellcheck -x scripts/*.sh tests/fixtures/*.sh tests/lab/*.sh tests/lab/*/*.sh .ci/run
 unit    cargo test --release --locked --lib --bins
 page    cargo test --release --locked --test house --test page --test engine --test probing --test dashboards --test memory --test limits
 host    cargo test --release --locked --test cli --test host --test tasks --test locks --test counters --test stale --test hugepages --test prometheus --test write_probe

@@ -19,6 +19,8 @@ use rounds::Rounds;
 
 /// Processes of the probe that are remembered: those of some intervals.
 const RUNS: usize = 64;
+/// What the thread's end is waited for: more than a child takes to die.
+const ENDING: Duration = Duration::from_secs(2);
 /// Intervals after which what was found is too old.
 const MOST_INTERVALS: u32 = 3;
 
@@ -66,6 +68,18 @@ struct State {
     heard: Instant,
     runs: VecDeque<Watched>,
     unseen: BTreeMap<PortName, u64>,
+    /// The thread is over, however it ended.
+    ended: bool,
+}
+
+/// Says that the thread is over.
+struct End(Arc<Board>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.changed.notify_all();
+    }
 }
 
 /// A process of the probe, from its start on.
@@ -85,6 +99,7 @@ impl Board {
             heard: Instant::now(),
             runs: VecDeque::new(),
             unseen: BTreeMap::new(),
+            ended: false,
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -99,6 +114,10 @@ impl Board {
         state.heard = Instant::now();
     }
 
+    fn forget(&self, port: &PortName) {
+        self.lock().unseen.remove(port);
+    }
+
     fn round_is_over(&self) {
         self.lock().whole = true;
         self.changed.notify_all();
@@ -110,6 +129,14 @@ impl Board {
         if state.runs.len() > RUNS {
             state.runs.pop_front();
         }
+    }
+
+    /// Waits until that is so, or for that deadline; whether it is.
+    fn wait(&self, deadline: Instant, is_so: impl Fn(&State) -> bool) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let state = self.lock();
+        let waited = self.changed.wait_timeout_while(state, left, |state| !is_so(state));
+        is_so(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// The one that was started last told what it measured.
@@ -132,6 +159,7 @@ impl Prober {
         let its_stop = stop.try_clone()?;
         let its_board = Arc::clone(&board);
         let thread = std::thread::Builder::new().name("write_probe".into()).spawn(move || {
+            let _end = End(Arc::clone(&its_board));
             if let Err(error) = Rights::NONE.keep() {
                 tracing::error!("the thread write_probe keeps its capabilities: {error}");
             }
@@ -144,11 +172,13 @@ impl Prober {
 impl Probes for Prober {
     fn figures(&self) -> Result<ProbeFigures, CollectError> {
         let state = self.board.lock();
-        let silent = state.heard.elapsed();
-        if silent > self.patience {
+        if state.ended {
+            return Err(CollectError::Failed("its thread has ended: see the log".to_owned()));
+        }
+        if state.heard.elapsed() > self.patience {
             return Err(CollectError::Stale(format!(
-                "nothing was heard of it for {} s: a driver may hang, see dmesg",
-                silent.as_secs()
+                "nothing was heard of it for more than {} s: a driver may hang, see dmesg",
+                self.patience.as_secs()
             )));
         }
         if !state.whole {
@@ -162,15 +192,7 @@ impl Probes for Prober {
     }
 
     fn wait(&self, deadline: Instant) {
-        let mut state = self.board.lock();
-        while !state.whole {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            let waited = self.board.changed.wait_timeout(state, left);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        }
+        self.board.wait(deadline, |state| state.whole || state.ended);
     }
 
     fn processes(&self) -> HashSet<(u32, u64)> {
@@ -206,9 +228,11 @@ impl Probes for Prober {
 
 impl Drop for Prober {
     fn drop(&mut self) {
-        // The thread kills its child and ends. A child that hangs in the kernel is not waited for.
+        // The thread kills its child and ends. A child that hangs in the kernel is not waited for,
+        // nor is the thread where it hangs itself, in a driver that it asked.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
+        let ended = self.board.wait(Instant::now() + ENDING, |state| state.ended);
+        if let Some(thread) = self.thread.take().filter(|_| ended) {
             let _ = thread.join();
         }
     }

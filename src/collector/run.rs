@@ -34,6 +34,8 @@ const HASTY_TICK: Duration = Duration::from_secs(1);
 
 /// What a single look waits for a source that has not answered yet.
 const LOOK_DEADLINE: Duration = Duration::from_secs(10);
+/// What a look waits for the first round of the write probe, port by port.
+const ROUND_DEADLINE: Duration = Duration::from_mins(1);
 
 /// Between two readings of a single look.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
@@ -133,7 +135,7 @@ impl Engine {
         let everything = Choice::of(engine.on());
         let deadline = Instant::now() + LOOK_DEADLINE;
         if let Some(prober) = engine.sources.prober() {
-            prober.wait(deadline);
+            prober.wait(Instant::now() + ROUND_DEADLINE);
             seen = engine.read();
         }
         let reports = loop {

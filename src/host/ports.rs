@@ -18,8 +18,30 @@ pub struct Port {
 /// # Errors
 /// The folder of ports can't be listed, or the state of one can't be read.
 pub fn ports(host: &Host, device: &str) -> Result<Vec<Port>, HostError> {
-    let numbers = port_numbers(host, device)?.into_iter();
-    numbers.map(|number| port(host, &format!("{}/{number}", folder(device)), number)).collect()
+    port_numbers(host, device)?.into_iter().map(|number| port(host, device, number)).collect()
+}
+
+/// One port of a device.
+///
+/// # Errors
+/// Its state can't be read.
+pub fn port(host: &Host, device: &str, number: u8) -> Result<Port, HostError> {
+    const ACTIVE: &str = "4:";
+    let folder = format!("{}/{number}", folder(device));
+    let state = host.sys_text(format!("{folder}/state"))?;
+    let rate = host.sys_text(format!("{folder}/rate")).ok();
+    // The kernel counts words of 4 bytes.
+    let words = |name| -> Option<u64> {
+        let text = host.sys_text(format!("{folder}/counters/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    let moved = words("port_xmit_data").zip(words("port_rcv_data"));
+    Ok(Port {
+        number,
+        active: state.starts_with(ACTIVE),
+        rate_bytes_per_second: rate.and_then(|rate| port_rate(&rate)),
+        moved_bytes: moved.map(|(sent, received)| sent.wrapping_add(received).wrapping_mul(4)),
+    })
 }
 
 /// Numbers of a device's ports, in order. Asks nothing of its driver.
@@ -60,24 +82,6 @@ pub fn device_node(host: &Host, device: &str) -> Option<u32> {
     let node = node.trim().parse().ok()?;
     let with_memory = list(host, "devices/system/node/has_memory");
     with_memory.map_or(true, |nodes| nodes.contains(&node)).then_some(node)
-}
-
-fn port(host: &Host, folder: &str, number: u8) -> Result<Port, HostError> {
-    const ACTIVE: &str = "4:";
-    let state = host.sys_text(format!("{folder}/state"))?;
-    let rate = host.sys_text(format!("{folder}/rate")).ok();
-    // The kernel counts words of 4 bytes.
-    let words = |name| -> Option<u64> {
-        let text = host.sys_text(format!("{folder}/counters/{name}")).ok()?;
-        text.trim().parse().ok()
-    };
-    let moved = words("port_xmit_data").zip(words("port_rcv_data"));
-    Ok(Port {
-        number,
-        active: state.starts_with(ACTIVE),
-        rate_bytes_per_second: rate.and_then(|rate| port_rate(&rate)),
-        moved_bytes: moved.map(|(sent, received)| sent.wrapping_add(received).wrapping_mul(4)),
-    })
 }
 
 /// Bytes in a second that a link carries, all lanes together, by the kernel's words for it, as in

@@ -1,6 +1,7 @@
 //! One call of the program, from its arguments to a report or the reason why there is none.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,9 @@ pub enum NoReport {
     /// The program is missing, or a library that it is linked with.
     #[error("{0}")]
     NotStarted(String),
+    /// It is there, and the system does not start it, or can't watch it.
+    #[error("{0}")]
+    Refused(String),
     #[error("{}", told(.0))]
     Told(Box<Failure>),
     #[error("it was killed after {} s", .0.as_secs_f64())]
@@ -50,7 +54,7 @@ impl NoReport {
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Self::NotStarted(_) => "not_started",
+            Self::NotStarted(_) | Self::Refused(_) => "not_started",
             Self::Told(failure) => failure.reason.word(),
             Self::TimedOut(_) => "timeout",
             Self::Garbage(_) => "garbage",
@@ -87,7 +91,12 @@ pub fn call(
     command.env("PATH", OsStr::new("/usr/sbin:/usr/bin:/sbin:/bin"));
     let ran = child::run(&mut command, MAX_ANSWER_BYTES, timeout, stop, started);
     let Run { ended, stuck } = ran.map_err(|error| {
-        NoReport::NotStarted(format!("{}: {error}, expected the write probe", program.display()))
+        let why = format!("{}: {error}, expected the write probe", program.display());
+        if error.kind() == ErrorKind::NotFound {
+            NoReport::NotStarted(why)
+        } else {
+            NoReport::Refused(why)
+        }
     })?;
     if let Some(child) = stuck {
         return Err(NoReport::Stuck(child));

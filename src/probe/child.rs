@@ -2,7 +2,7 @@
 //! can't be killed: such a one is handed back.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -53,22 +53,17 @@ pub fn run(
     let mut child = command.spawn()?;
     started(child.id());
     let watched = watch(&mut child, most, deadline, stop);
-    let (ended, exited) = match watched {
-        Ok((ended, exited)) => (Ok(ended), exited),
-        Err(error) => (Err(error), false),
-    };
+    let exited = matches!(watched, Ok((_, true)));
     if !exited {
         // One that has just ended can't be killed, and need not be.
         let _ = child.kill();
     }
-    let gone = exited || ends_within(&child, GRACE);
-    let stuck = if gone {
-        let code = child.wait().ok().and_then(|status| status.code());
-        return Ok(Run { ended: with_code(ended?, code), stuck: None });
-    } else {
-        Some(child)
-    };
-    Ok(Run { ended: ended?, stuck })
+    if !exited && !ends_within(&mut child, GRACE)? {
+        // Whatever came before: this is what its owner has to know.
+        return Ok(Run { ended: Ended::TimedOut, stuck: Some(child) });
+    }
+    let code = child.wait().ok().and_then(|status| status.code());
+    Ok(Run { ended: with_code(watched?.0, code), stuck: None })
 }
 
 fn with_code(ended: Ended, status: Option<i32>) -> Ended {
@@ -120,8 +115,9 @@ fn watch(
             return Ok((Ended::Exited { output, errors, code: None }, true));
         }
         exited = ready[1];
-        if !exited && Instant::now() >= deadline {
-            return Ok((Ended::TimedOut, false));
+        // What it started may write on when it has ended: the deadline holds all the same.
+        if Instant::now() >= deadline {
+            return Ok((Ended::TimedOut, exited));
         }
     }
 }
@@ -135,18 +131,22 @@ fn more(pipe: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<bool> {
     Ok(length > 0)
 }
 
-fn ends_within(child: &Child, grace: Duration) -> bool {
-    let Ok(pid) = pid_of(child).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) else {
-        // Without a file to wait on, one that was killed is taken to be gone.
-        return true;
-    };
-    let pid = pid.as_fd();
-    let mut fds = [PollFd::new(&pid, PollFlags::IN)];
-    wait(&mut fds, Instant::now() + grace).is_ok_and(|ready| ready > 0)
+fn ends_within(child: &mut Child, grace: Duration) -> io::Result<bool> {
+    match pidfd_open(pid_of(child)?, PidfdFlags::empty()) {
+        Ok(pid) => {
+            let mut fds = [PollFd::new(&pid, PollFlags::IN)];
+            Ok(wait(&mut fds, Instant::now() + grace)? > 0)
+        }
+        // Without a file to wait on: by now, or at the next look.
+        Err(_) => Ok(child.try_wait()?.is_some()),
+    }
 }
 
 /// How many are ready by then. A signal that some thread handles ends no wait.
-fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<usize> {
+///
+/// # Errors
+/// The system can't wait for them.
+pub fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<usize> {
     loop {
         match poll(fds, Some(&timespec(left(deadline)))) {
             Err(Errno::INTR) => {}
@@ -165,8 +165,7 @@ fn left(deadline: Instant) -> Duration {
 }
 
 /// Rounded up, so that a wait for a deadline does not end just before it.
-#[must_use]
-pub fn timespec(duration: Duration) -> Timespec {
+fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: duration.subsec_nanos().into(),
@@ -175,7 +174,7 @@ pub fn timespec(duration: Duration) -> Timespec {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsFd, OwnedFd};
 
     use rustix::event::{EventfdFlags, eventfd};
 

@@ -9,5 +9,5 @@ mod options;
 
 pub use answer::{Answer, AnswerError, Failure, MAX_ANSWER_BYTES, Reason, Report};
 pub use call::{NoReport, call, program_beside};
-pub use child::timespec;
+pub use child::wait;
 pub use options::{OptionsError, Pages, ProbeOptions};

@@ -1,7 +1,7 @@
 //! The thread that runs the write probe: port by port, one at a time, on its own interval and never
 //! at a scrape.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -9,25 +9,27 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::host::{
-    Host, Port, Processes, device_names, device_node, has_queue_pairs, port_numbers, ports,
+    Host, HostError, Port, Processes, device_names, device_node, has_queue_pairs, port,
+    port_numbers,
 };
 use crate::model::{
     Measured, PageBytes, PortFigures, PortName, ProbeFigures, ProbeRun, ProbeTrouble,
     WriteProbeOptions,
 };
-use crate::probe::{NoReport, Pages, ProbeOptions, Reason, Report, call, program_beside, timespec};
+use crate::probe::{NoReport, Pages, ProbeOptions, Reason, Report, call, program_beside, wait};
 
 use super::{Board, MOST_INTERVALS};
 
 /// How long a port's traffic is looked at before it is used.
 const LOOK: Duration = Duration::from_millis(200);
 /// What becomes of a port's turn without a run.
-const SKIPPED: [&str; 6] = [
+const SKIPPED: [&str; 7] = [
     "skipped_excluded",
     "skipped_unsupported",
+    "skipped_unreadable",
     "skipped_stuck",
     "skipped_back_off",
     "skipped_port_down",
@@ -35,6 +37,8 @@ const SKIPPED: [&str; 6] = [
 ];
 /// After failures a port is left out for at most so many rounds.
 const MOST_LEFT_OUT: u32 = 15;
+/// Ports of devices that are gone whose counters are kept: soft devices may come and go for ever.
+const MOST_ABSENT: usize = 64;
 
 /// What the thread has.
 pub struct Rounds {
@@ -47,6 +51,10 @@ pub struct Rounds {
     turns: BTreeMap<PortName, Turn>,
     stuck: Option<Child>,
     random: RandomState,
+    /// What the longest round took: with many ports it is what lies between two runs of one.
+    longest: Duration,
+    /// Ports of devices that are gone, the latest at the end.
+    absent: VecDeque<PortName>,
 }
 
 /// When a port comes next.
@@ -75,6 +83,8 @@ impl Rounds {
             turns: BTreeMap::new(),
             stuck: None,
             random: RandomState::new(),
+            longest: Duration::ZERO,
+            absent: VecDeque::new(),
         }
     }
 
@@ -85,6 +95,7 @@ impl Rounds {
             if self.round().is_err() {
                 return;
             }
+            self.longest = self.longest.max(begun.elapsed());
             self.board.round_is_over();
             if self.pause(self.jittered(number).saturating_sub(begun.elapsed())).is_err() {
                 return;
@@ -99,16 +110,14 @@ impl Rounds {
     }
 
     fn pause(&self, pause: Duration) -> Result<(), Stop> {
-        let deadline = Instant::now() + pause;
-        loop {
-            let stop = self.stop.as_fd();
-            let mut fds = [PollFd::new(&stop, PollFlags::IN)];
-            let left = deadline.saturating_duration_since(Instant::now());
-            match poll(&mut fds, Some(&timespec(left))) {
-                Ok(0) => return Ok(()),
-                Ok(_) => return Err(Stop),
-                // Interrupted.
-                Err(_) => {}
+        let stop = self.stop.as_fd();
+        let mut fds = [PollFd::new(&stop, PollFlags::IN)];
+        match wait(&mut fds, Instant::now() + pause) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(Stop),
+            Err(error) => {
+                tracing::error!("the thread write_probe can't wait, and ends: {error}");
+                Err(Stop)
             }
         }
     }
@@ -132,13 +141,20 @@ impl Rounds {
 
     /// Gauges of a device that is gone go; its counters stay.
     fn mark_present(&mut self, devices: &[String]) {
-        for ((device, _), figures) in &mut self.figures.ports {
-            figures.present = devices.contains(device);
-            if !figures.present {
-                figures.measured.clear();
-                figures.success = None;
-                figures.failure = None;
-                figures.fallback = None;
+        for (name, figures) in &mut self.figures.ports {
+            let was_present = std::mem::replace(&mut figures.present, devices.contains(&name.0));
+            if was_present && !figures.present {
+                // Its counters are all that is left.
+                let runs = std::mem::take(&mut figures.runs);
+                *figures = PortFigures { runs, ..PortFigures::default() };
+                self.absent.push_back(name.clone());
+            }
+        }
+        self.absent.retain(|(device, _)| !devices.contains(device));
+        while self.absent.len() > MOST_ABSENT {
+            if let Some(oldest) = self.absent.pop_front() {
+                self.figures.ports.remove(&oldest);
+                self.board.forget(&oldest);
             }
         }
         self.turns.retain(|(device, _), _| devices.contains(device));
@@ -158,17 +174,24 @@ impl Rounds {
             }
             return Ok(());
         }
-        match ports(&self.host, device) {
-            Ok(ports) => {
-                for port in ports {
-                    self.port(device, &port)?;
-                    self.publish();
-                }
+        for number in numbers {
+            match port(&self.host, device, number) {
+                Ok(port) => self.port(device, &port)?,
+                Err(error) => self.unreadable(&(device.to_owned(), number), &error),
             }
-            // Or it went meanwhile, which the next round sees.
-            Err(error) => self.figures.trouble = Some(ProbeTrouble::Failed(error.to_string())),
+            self.publish();
         }
         Ok(())
+    }
+
+    fn unreadable(&mut self, name: &PortName, error: &HostError) {
+        const WORD: &str = "skipped_unreadable";
+        // Or its device went meanwhile.
+        let gone = device_names(&self.host).is_ok_and(|devices| !devices.contains(&name.0));
+        if !gone {
+            self.count(name, WORD);
+            self.port_figures(name).failure = Some((WORD, error.to_string()));
+        }
     }
 
     fn port(&mut self, device: &str, port: &Port) -> Result<(), Stop> {
@@ -188,13 +211,14 @@ impl Rounds {
             self.stuck = None;
         }
         let turn = self.turns.entry(name.clone()).or_default();
-        if turn.wait > 0 {
+        if !port.active {
+            // What failed before is not what keeps it from being measured now.
+            (turn.wait, turn.failures) = (0, 0);
+            self.port_figures(&name).failure = None;
+            self.count(&name, "skipped_port_down");
+        } else if turn.wait > 0 {
             turn.wait -= 1;
             self.count(&name, "skipped_back_off");
-        } else if !port.active {
-            self.count(&name, "skipped_port_down");
-            // What failed before is not what keeps it from being measured now.
-            self.port_figures(&name).failure = None;
         } else if self.is_busy(device, port)? {
             self.count(&name, "skipped_busy");
         } else {
@@ -210,8 +234,7 @@ impl Rounds {
         };
         let begun = Instant::now();
         self.pause(LOOK)?;
-        let now = ports(&self.host, device).unwrap_or_default();
-        let again = now.into_iter().find(|it| it.number == port.number);
+        let again = self::port(&self.host, device, port.number).ok();
         let Some(after) = again.and_then(|port| port.moved_bytes) else { return Ok(false) };
         let moved = after.wrapping_sub(before) as f64;
         // Both directions count against the rate of one.
@@ -250,15 +273,16 @@ impl Rounds {
         };
         let defaults = ProbeOptions::new(device);
         let most = self.options.max_bytes;
-        let fits = most / defaults.message_bytes;
+        // Those that warm up and the small ones are among the bytes.
+        let small = u64::from(defaults.latency_count) * defaults.latency_message_bytes;
+        let fits = most.saturating_sub(small) / defaults.message_bytes;
         ProbeOptions {
             port: *port,
             pages,
             fallback: pages != Pages::Base,
             numa_node: device_node(&self.host, device),
             max_bytes: most,
-            // Warm-up and latency are among the bytes.
-            count: defaults.count.min(fits.saturating_sub(u64::from(defaults.depth) + 1).max(1)),
+            count: fits.saturating_sub(u64::from(defaults.depth)).max(1),
             // It ends by itself before it is killed.
             guard_ms: (timeout * 9 / 10).clamp(1, 60_000),
             parent: i32::try_from(std::process::id()).ok(),
@@ -323,7 +347,8 @@ impl Rounds {
     /// What is known so far, without what is too old: a port may be left out for long.
     fn publish(&mut self) {
         let turns = u32::try_from(self.options.page_sizes.len()).unwrap_or(1);
-        let oldest = MOST_INTERVALS * turns * (self.options.interval + self.options.timeout);
+        let between = self.options.interval.max(self.longest) + self.options.timeout;
+        let oldest = MOST_INTERVALS * turns * between;
         for figures in self.figures.ports.values_mut() {
             figures.measured.retain(|_, measured| measured.at.elapsed() < oldest);
         }
