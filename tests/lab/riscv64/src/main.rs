@@ -150,7 +150,9 @@ fn of_a_thread(region: &Region) -> io::Result<()> {
 /// The write probe's walks, over more than a TLB holds and over less.
 fn of_walks(region: &Region) -> io::Result<()> {
     // SAFETY: no word of a step is outside of its page, and the mapping has PAGES of them.
-    let read = |byte| drop(black_box(unsafe { read_volatile(region.0.add(byte).cast::<u64>()) }));
+    let read = |byte| {
+        black_box(unsafe { read_volatile(region.0.add(byte).cast::<u64>()) });
+    };
     for (name, steps) in [("many", PAGES), ("few", 16)] {
         walk::warm_up(steps, read);
         let mut accesses = 0;
