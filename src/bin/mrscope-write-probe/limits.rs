@@ -114,29 +114,7 @@ fn memlock_limit(limits: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Tree(PathBuf);
-
-    impl Tree {
-        fn new(name: &str) -> Self {
-            let id = std::process::id();
-            let at = std::env::temp_dir().join(format!("mrscope-write-probe-{name}-{id}"));
-            let _ = std::fs::remove_dir_all(&at);
-            Self(at)
-        }
-
-        fn file(&self, path: &str, text: &str) {
-            let path = self.0.join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::tree::Tree;
 
     const LIMITED: &str =
         "Max locked memory         1048576              8388608              bytes\n";

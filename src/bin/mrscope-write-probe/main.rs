@@ -15,6 +15,8 @@ mod placement;
 mod run;
 mod sysfs;
 mod tlb;
+#[cfg(test)]
+mod tree;
 mod verbs;
 mod walk;
 mod writes;

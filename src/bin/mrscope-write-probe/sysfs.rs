@@ -114,33 +114,13 @@ pub fn rate_by_codes(speed: u8, width: u8) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::gid;
+    use crate::tree::Tree;
 
-    struct Tree(PathBuf);
-
-    impl Tree {
-        fn new(name: &str) -> Self {
-            let id = std::process::id();
-            let at = std::env::temp_dir().join(format!("mrscope-write-probe-{name}-{id}"));
-            let _ = std::fs::remove_dir_all(&at);
-            Self(at)
-        }
-
-        fn file(&self, path: &str, text: &str) {
-            let path = self.0.join("sys/class/infiniband").join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-
-        fn gid(&self, index: u8, address: &str, kind: &str) {
-            self.file(&format!("mlx5_0/ports/1/gids/{index}"), &format!("{address}\n"));
-            self.file(&format!("mlx5_0/ports/1/gid_attrs/types/{index}"), &format!("{kind}\n"));
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
+    /// A row of the table of GIDs.
+    fn set_gid(tree: &Tree, index: u8, address: &str, kind: &str) {
+        let port = "sys/class/infiniband/mlx5_0/ports/1";
+        tree.file(&format!("{port}/gids/{index}"), &format!("{address}\n"));
+        tree.file(&format!("{port}/gid_attrs/types/{index}"), &format!("{kind}\n"));
     }
 
     const NONE: &str = "0000:0000:0000:0000:0000:0000:0000:0000";
@@ -150,23 +130,23 @@ mod tests {
     #[test]
     fn a_port_tells_its_state_its_rate_and_its_gids() {
         let tree = Tree::new("port");
-        tree.file("mlx5_0/ports/1/state", "4: ACTIVE\n");
-        tree.file("mlx5_0/ports/1/rate", "100 Gb/sec (4X EDR)\n");
-        tree.file("mlx5_0/ports/1/link_layer", "Ethernet\n");
-        tree.gid(0, LOCAL, "IB/RoCE v1");
-        tree.gid(1, LOCAL, "RoCE v2");
-        tree.gid(2, V4, "IB/RoCE v1");
-        tree.gid(3, V4, "RoCE v2");
-        tree.gid(4, NONE, "");
+        tree.file("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
+        tree.file("sys/class/infiniband/mlx5_0/ports/1/rate", "100 Gb/sec (4X EDR)\n");
+        tree.file("sys/class/infiniband/mlx5_0/ports/1/link_layer", "Ethernet\n");
+        set_gid(&tree, 0, LOCAL, "IB/RoCE v1");
+        set_gid(&tree, 1, LOCAL, "RoCE v2");
+        set_gid(&tree, 2, V4, "IB/RoCE v1");
+        set_gid(&tree, 3, V4, "RoCE v2");
+        set_gid(&tree, 4, NONE, "");
         // A row whose type the kernel refuses to tell, and one that was free when it was read.
-        tree.file("mlx5_0/ports/1/gids/5", &format!("{V4}\n"));
-        tree.gid(10, NONE, "RoCE v2");
+        tree.file("sys/class/infiniband/mlx5_0/ports/1/gids/5", &format!("{V4}\n"));
+        set_gid(&tree, 10, NONE, "RoCE v2");
 
         let sysfs = Sysfs::at(&tree.0, "mlx5_0", 1);
         assert!(sysfs.has_device() && sysfs.is_ethernet());
-        tree.file("mlx5_0/node_type", "1: CA\n");
+        tree.file("sys/class/infiniband/mlx5_0/node_type", "1: CA\n");
         assert!(!sysfs.is_iwarp());
-        tree.file("mlx5_0/node_type", "4: RNIC\n");
+        tree.file("sys/class/infiniband/mlx5_0/node_type", "4: RNIC\n");
         assert!(sysfs.is_iwarp());
         assert_eq!(sysfs.state().as_deref(), Some("ACTIVE"));
         assert_eq!(sysfs.rate(), Some(12_500_000_000));
@@ -180,12 +160,12 @@ mod tests {
     #[test]
     fn a_device_whose_file_goes_is_going() {
         let tree = Tree::new("verbs");
-        tree.file("mlx5_0/fw_ver", "");
-        tree.file("../infiniband_verbs/abi_version", "6\n");
-        tree.file("../infiniband_verbs/uverbs0/ibdev", "mlx5_1\n");
+        tree.file("sys/class/infiniband/mlx5_0/fw_ver", "");
+        tree.file("sys/class/infiniband/../infiniband_verbs/abi_version", "6\n");
+        tree.file("sys/class/infiniband/../infiniband_verbs/uverbs0/ibdev", "mlx5_1\n");
         let without = Sysfs::at(&tree.0, "mlx5_0", 1);
         assert!(without.has_device() && without.file_name().is_none());
-        tree.file("../infiniband_verbs/uverbs3/ibdev", "mlx5_0\n");
+        tree.file("sys/class/infiniband/../infiniband_verbs/uverbs3/ibdev", "mlx5_0\n");
         let with = Sysfs::at(&tree.0, "mlx5_0", 1);
         assert_eq!(with.file_name(), Some(OsStr::new("uverbs3")));
         assert!(with.has_device());
@@ -196,7 +176,7 @@ mod tests {
     #[test]
     fn what_is_not_there_tells_nothing() {
         let tree = Tree::new("nothing");
-        tree.file("mlx5_0/ports/1/state", "1: DOWN\n");
+        tree.file("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
         let other = Sysfs::at(&tree.0, "mlx5_0", 2);
         assert!(other.has_device() && !other.is_ethernet());
         assert_eq!((other.state(), other.rate(), other.gids()), (None, None, Vec::new()));
