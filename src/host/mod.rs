@@ -39,7 +39,7 @@ pub use own::{OwnFigures, own_figures, raise_memlock, raise_open_files};
 pub use page_walks::page_walk_events;
 pub use ports::{Port, device_node, has_queue_pairs, port_numbers, ports};
 pub use preemption::preempts;
-pub use process::{Presence, Processes, hides_processes};
+pub use process::{Presence, Processes, ThreadOf, hides_processes};
 pub use process_counters::{OpensInThread, ProcessCounters, Uncounted};
 pub use rights::Rights;
 pub use tasks::read_tasks;
