@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::path::Path;
 
+use mrscope::host::Host;
 use mrscope::nldev::{Budget, Command, Netlink, Question};
 
 const TABLES: [(&str, Command); 5] = [
@@ -16,7 +17,7 @@ const TABLES: [(&str, Command); 5] = [
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).ok_or("usage: capture_nldev FOLDER")?;
-    let mut netlink = Netlink::open()?.ok_or("this kernel has no RDMA")?;
+    let mut netlink = Netlink::open(&Host::live())?.ok_or("this kernel has no RDMA")?;
     let device = netlink.devices(&Budget::default())?.entries.pop().ok_or("no device")?.index;
     let all = |command| Question { command, device: None, mrn: None };
     let mut questions =

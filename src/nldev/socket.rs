@@ -15,6 +15,7 @@ use super::dump::{Answer, Step};
 use super::entries::{self, Entry, attribute};
 use super::wire::{WireError, request};
 use super::{Command, NldevError, Question};
+use crate::host::{Host, has_rdma};
 use crate::model::{CqEntry, CtxEntry, DeviceId, DeviceResources, MrEntry, PdEntry, QpEntry};
 
 const NLM_F_REQUEST: u16 = 0x1;
@@ -93,11 +94,15 @@ enum Attempt {
 }
 
 impl Netlink {
-    /// None where the kernel has no RDMA. Asking makes it load `ib_core` where it can.
+    /// None where the kernel has no RDMA, or its modules are not loaded.
     ///
     /// # Errors
     /// The kernel gives no socket, for another reason.
-    pub fn open() -> Result<Option<Self>, NldevError> {
+    pub fn open(host: &Host) -> Result<Option<Self>, NldevError> {
+        // Asked for such a socket, the kernel would load ib_core.
+        if !has_rdma(host) {
+            return Ok(None);
+        }
         match connected() {
             Ok(socket) => {
                 let buffer = vec![0; ROOM];

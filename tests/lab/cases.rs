@@ -15,6 +15,7 @@ mod lockdown;
 mod locks;
 mod memlock;
 mod memory;
+mod nldev;
 mod paths;
 mod privilege;
 mod programs;
@@ -358,6 +359,9 @@ pub const ONCE: &[OnceCase] = &[
         write_probe_faults::a_write_probe_notices_data_that_is_not_what_it_sent,
     ),
 ];
+
+/// The same, of RDMA netlink.
+pub const NETLINK: &[OnceCase] = nldev::CASES;
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
 

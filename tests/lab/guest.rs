@@ -37,7 +37,8 @@ impl Selection {
             chosen.shared.extend(cases::SHARED.iter().filter(|c| wanted(c.0)).map(|c| (mode, c)));
             chosen.own.extend(cases::OWN.iter().filter(|c| wanted(c.0)).map(|c| (mode, c)));
         }
-        chosen.once.extend(cases::ONCE.iter().filter(|c| wanted(c.0)));
+        let once = cases::ONCE.iter().chain(cases::NETLINK);
+        chosen.once.extend(once.filter(|c| wanted(c.0)));
         chosen.kernel.extend(cases::KERNEL.iter().map(|c| (Mode::Auto, c)));
         if no_trampolines {
             chosen.kernel.extend(cases::KPROBES_ALONE.iter().map(|c| (Mode::Fentry, c)));

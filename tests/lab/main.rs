@@ -15,6 +15,7 @@ mod kprobes;
 mod matrix;
 mod page;
 mod probe;
+mod rdma;
 mod watch;
 mod watched;
 mod workload;
