@@ -71,7 +71,7 @@ fn rdma_says(words: &str) -> Result<Value, String> {
     let output = Command::new("rdma").args(line.split_whitespace()).output();
     let output = output.map_err(|error| format!("rdma: {error}"))?;
     if !output.status.success() {
-        return Err(format!("rdma {line}: {}", String::from_utf8_lossy(&output.stderr)));
+        return Err(format!("rdma {line}: {}", String::from_utf8_lossy(&output.stderr).trim()));
     }
     serde_json::from_slice(&output.stdout).map_err(|error| format!("rdma {line}: {error}"))
 }
@@ -96,7 +96,7 @@ impl Server {
         let server = Self(child.map_err(|error| format!("ibv_rc_pingpong: {error}"))?);
         wait_for("the server's QP", || {
             let pid = Value::from(server.0.id());
-            let qps = rdma_says("show qp")?;
+            let qps = rdma_says("qp")?;
             Ok(qps.as_array().is_some_and(|qps| qps.iter().any(|qp| qp["pid"] == pid)))
         })?;
         Ok(server)
