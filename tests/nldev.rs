@@ -202,6 +202,32 @@ fn any_mr() -> impl Strategy<Value = MrEntry> {
         })
 }
 
+#[test]
+fn a_thread_that_is_told_as_0_is_gone() {
+    let mr = |pid: u32| {
+        let parts = [
+            nest(a::RES_MRN, &[1, 0, 0, 0]),
+            nest(a::RES_MRLEN, &[0; 8]),
+            nest(a::RES_PID, &pid.to_ne_bytes()),
+        ];
+        let mut read: Vec<MrEntry> = Vec::new();
+        let table = nest(a::RES_MR, &nest(a::RES_MR_ENTRY, &parts.concat()));
+        entries::entries(&table, &mut read).unwrap();
+        read.remove(0).creator
+    };
+    assert_eq!((mr(0), mr(7)), (Creator::Gone, Creator::Thread(7)));
+}
+
+/// The kernel's own contexts have a place in the list, and nothing in it.
+#[test]
+fn an_entry_without_anything_is_passed_over() {
+    let context = nest(a::RES_CTXN, &[3, 0, 0, 0]);
+    let entries = [nest(a::RES_CTX_ENTRY, &[]), nest(a::RES_CTX_ENTRY, &context)];
+    let mut read: Vec<CtxEntry> = Vec::new();
+    entries::entries(&nest(a::RES_CTX, &entries.concat()), &mut read).unwrap();
+    assert_eq!(read, [CtxEntry { ctxn: 3, creator: Creator::Gone }]);
+}
+
 /// Of all files of all kernels, one datagram.
 fn any_datagram() -> impl Strategy<Value = Vec<u8>> {
     let names = ["dev", "resources", "mr", "pd", "cq", "qp", "ctx"];

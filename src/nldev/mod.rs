@@ -17,7 +17,7 @@ use std::fmt;
 
 use crate::model::errno_name;
 
-pub use owners::Owners;
+pub use owners::owners;
 pub use pace::Pace;
 pub use socket::{Budget, Dump, End, Limit, Netlink};
 
@@ -85,6 +85,9 @@ pub enum NldevError {
     /// It went between two questions.
     #[error("there is no device {index} any more")]
     NoDevice { index: u32 },
+    /// In time, or in one piece.
+    #[error("asked to {question}, the kernel gave no whole answer")]
+    NoAnswer { question: Question },
     #[error("RDMA netlink: {0}")]
     Wire(#[from] wire::WireError),
     #[error("asked to {question}, the kernel sent a message of kind {kind}")]

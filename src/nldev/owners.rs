@@ -6,50 +6,52 @@ use std::collections::HashMap;
 use crate::host::ThreadOf;
 use crate::model::{Creator, CtxEntry, MrEntry, MrOwner, OwnedBy, PdEntry};
 
-/// PDs and contexts of one device.
-#[derive(Debug, Default)]
-pub struct Owners<'a> {
-    pds: HashMap<u32, &'a PdEntry>,
-    contexts: HashMap<u32, &'a CtxEntry>,
-}
-
-impl<'a> Owners<'a> {
-    /// Without contexts where the kernel can't list them.
-    #[must_use]
-    pub fn of(pds: &'a [PdEntry], contexts: &'a [CtxEntry]) -> Self {
-        Self {
-            pds: pds.iter().map(|pd| (pd.pdn, pd)).collect(),
-            contexts: contexts.iter().map(|context| (context.ctxn, context)).collect(),
-        }
-    }
-
-    /// Whose it is.
-    pub fn owner_of(&self, mr: &MrEntry, mut thread: impl FnMut(u32) -> ThreadOf) -> MrOwner {
-        if let Creator::Kernel(_) = mr.creator {
-            return MrOwner::Kernel;
-        }
-        let pd = mr.pdn.and_then(|pdn| self.pds.get(&pdn));
-        let context = pd.and_then(|pd| pd.ctxn).and_then(|ctxn| self.contexts.get(&ctxn));
+/// Whose each of a device's MRs is, in their order. `thread` is asked once for each thread.
+///
+/// Without contexts, where the kernel can't list them, or a PD that its list lacks, nobody is told to
+/// be gone.
+pub fn owners(
+    mrs: &[MrEntry],
+    pds: &[PdEntry],
+    contexts: &[CtxEntry],
+    mut thread: impl FnMut(u32) -> ThreadOf,
+) -> Vec<MrOwner> {
+    let pds: HashMap<_, _> = pds.iter().map(|pd| (pd.pdn, pd)).collect();
+    let contexts: HashMap<_, _> = contexts.iter().map(|it| (it.ctxn, &it.creator)).collect();
+    let mut threads = HashMap::new();
+    let mut thread = |tid| *threads.entry(tid).or_insert_with(|| thread(tid));
+    let owner = |mr: &MrEntry| {
+        let pd = mr.pdn.and_then(|pdn| pds.get(&pdn));
+        let context = pd.and_then(|pd| pd.ctxn).and_then(|ctxn| contexts.get(&ctxn));
         let way = [
             (OwnedBy::Thread, Some(&mr.creator)),
             (OwnedBy::Pd, pd.map(|pd| &pd.creator)),
-            (OwnedBy::Ctx, context.map(|context| &context.creator)),
+            (OwnedBy::Ctx, context.copied()),
         ];
-        let mut all_seen = true;
-        for (by, creator) in way {
-            match creator {
-                Some(Creator::Thread(tid)) => match thread(*tid) {
-                    ThreadOf::Process(tgid) => return MrOwner::Process { tgid, by },
-                    ThreadOf::Gone => {}
-                    ThreadOf::Unknown => all_seen = false,
-                },
-                Some(Creator::Gone) => {}
-                // A user's MR in the kernel's PD: nobody to be found there.
-                Some(Creator::Kernel(_)) | None => all_seen = false,
-            }
+        first_living(way, &mut thread)
+    };
+    mrs.iter().map(owner).collect()
+}
+
+fn first_living(
+    way: [(OwnedBy, Option<&Creator>); 3],
+    thread: &mut impl FnMut(u32) -> ThreadOf,
+) -> MrOwner {
+    let mut all_seen = true;
+    for (by, creator) in way {
+        match creator {
+            Some(Creator::Kernel(_)) if by == OwnedBy::Thread => return MrOwner::Kernel,
+            Some(Creator::Thread(tid)) => match thread(*tid) {
+                ThreadOf::Process(tgid) => return MrOwner::Process { tgid, by },
+                ThreadOf::Gone => {}
+                ThreadOf::Unknown => all_seen = false,
+            },
+            Some(Creator::Gone) => {}
+            // A user's MR in the kernel's PD, or one whose place is not known.
+            Some(Creator::Kernel(_)) | None => all_seen = false,
         }
-        if all_seen { MrOwner::Gone } else { MrOwner::Unknown }
     }
+    if all_seen { MrOwner::Gone } else { MrOwner::Unknown }
 }
 
 #[cfg(test)]
@@ -81,7 +83,7 @@ mod tests {
     }
 
     fn owner(mr: &MrEntry, pds: &[PdEntry], contexts: &[CtxEntry]) -> MrOwner {
-        Owners::of(pds, contexts).owner_of(mr, thread)
+        owners(std::slice::from_ref(mr), pds, contexts, thread)[0]
     }
 
     #[test]
@@ -126,5 +128,20 @@ mod tests {
         let living = [pd(7, Some(3), Creator::Thread(100))];
         let found = MrOwner::Process { tgid: 100, by: OwnedBy::Pd };
         assert_eq!(owner(&hidden, &living, &contexts), found);
+    }
+
+    #[test]
+    fn each_thread_is_asked_for_once_and_each_mr_has_its_owner() {
+        let mrs: Vec<_> =
+            [205, 100, 205, 205, 300].map(|tid| mr(Some(7), Creator::Thread(tid))).into();
+        let mut asked = Vec::new();
+        let owners = owners(&mrs, &[pd(7, None, Creator::Thread(100))], &[], |tid| {
+            asked.push(tid);
+            thread(tid)
+        });
+        let process = |tgid, by| MrOwner::Process { tgid, by };
+        let [own, other] = [200, 100].map(|tgid| process(tgid, OwnedBy::Thread));
+        assert_eq!(owners, [own, other, own, own, process(100, OwnedBy::Pd)]);
+        assert_eq!(asked, [205, 100, 300]);
     }
 }

@@ -163,7 +163,8 @@ impl Netlink {
             Ok(())
         });
         match dump {
-            Ok(mut dump) => Ok(dump.entries.pop()),
+            Ok(Dump { mut entries, end: End::Whole, .. }) => Ok(entries.pop()),
+            Ok(_) => Err(NldevError::NoAnswer { question: one }),
             Err(NldevError::Refused { errno, .. }) if errno == number(Errno::NOENT) => Ok(None),
             Err(error) => Err(self.explained(error)),
         }
@@ -230,11 +231,15 @@ impl Netlink {
         let mut all = Vec::new();
         let (mut bytes, mut datagrams) = (0, 0);
         let limits = Limits { begun: Instant::now(), budget: Budget::default() };
-        self.attempt(question, &limits, (&mut bytes, &mut datagrams), |answer, datagram| {
+        let counts = (&mut bytes, &mut datagrams);
+        let attempt = self.attempt(question, &limits, counts, |answer, datagram| {
             all.push(datagram.to_vec());
             answer.take(datagram, |_| Ok(()))
         })?;
-        Ok(all)
+        match attempt {
+            Attempt::Whole => Ok(all),
+            Attempt::Again | Attempt::Over(_) => Err(NldevError::NoAnswer { question }),
+        }
     }
 
     fn table<T: Entry>(

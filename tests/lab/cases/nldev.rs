@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use mrscope::host::{Host, Processes};
 use mrscope::model::{Creator, MrEntry, MrOwner, OwnedBy};
-use mrscope::nldev::{Budget, Dump, End, Limit, Netlink, NldevError, Owners};
+use mrscope::nldev::{Budget, Dump, End, Limit, Netlink, NldevError, owners};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use serde_json::Value;
 
 use super::devices::{add_device, run};
@@ -34,6 +35,7 @@ pub const CASES: &[OnceCase] = &[
         "rdma_netlink_finds_no_owner_where_all_who_made_an_mr_have_ended",
         rdma_netlink_finds_no_owner_where_all_who_made_an_mr_have_ended,
     ),
+    ("rdma_netlink_needs_no_right_but_for_keys", rdma_netlink_needs_no_right_but_for_keys),
     (
         "rdma_netlink_says_that_a_dump_beyond_its_budget_is_a_part",
         rdma_netlink_says_that_a_dump_beyond_its_budget_is_a_part,
@@ -240,9 +242,8 @@ fn owned(netlink: &mut Netlink, by: MrOwner) -> Result<usize, String> {
     let contexts = contexts.map_or(Ok(Vec::new()), |dump| whole(Ok(dump)))?;
     let host = Host::live();
     let processes = Processes::of(&host);
-    let owners = Owners::of(&pds, &contexts);
-    let owner = |mr| owners.owner_of(mr, |tid| processes.of_thread(tid));
-    Ok(mrs.iter().filter(|mr| owner(mr) == by).count())
+    let owners = owners(&mrs, &pds, &contexts, |tid| processes.of_thread(tid));
+    Ok(owners.into_iter().filter(|owner| *owner == by).count())
 }
 
 fn rdma_netlink_finds_who_lives_of_those_who_made_an_mr() -> Outcome {
@@ -295,6 +296,33 @@ fn rdma_netlink_finds_no_owner_where_all_who_made_an_mr_have_ended() -> Outcome 
     equal("of the other kind", owned(&mut netlink, other)? as f64, 0.0)?;
     signal(child, "KILL")?;
     wait_for("the kernel to have none of its MRs", || Ok(kernel_mrs()?.0 == 0.0))
+}
+
+fn rdma_netlink_needs_no_right_but_for_keys() -> Outcome {
+    let mut workload = Workload::start()?;
+    workload.ask("reg count=5 size=10000")?;
+    let read = || {
+        let mut netlink = open()?;
+        let device = index_of(&mut netlink, "rxe0")?;
+        whole(netlink.memory_regions(device, &Budget::default()))
+    };
+    let mut expected = read()?;
+    if expected.iter().any(|mr| mr.lkey.is_none()) {
+        return Err(format!("root is told no keys: {expected:?}"));
+    }
+    for mr in &mut expected {
+        (mr.rkey, mr.lkey) = (None, None);
+    }
+    // Capabilities are a thread's.
+    let without = std::thread::spawn(move || {
+        let empty = CapabilitySet::empty();
+        let none = CapabilitySets { effective: empty, permitted: empty, inheritable: empty };
+        set_capabilities(None, none).map_err(|error| error.to_string())?;
+        read()
+    });
+    let seen = without.join().map_err(|_| "the thread panicked")??;
+    same("without a right", &seen, &expected)?;
+    workload.end()
 }
 
 fn rdma_netlink_says_that_a_dump_beyond_its_budget_is_a_part() -> Outcome {
