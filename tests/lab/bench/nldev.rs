@@ -19,7 +19,6 @@ const MANY: u32 = 100_000;
 /// For a guest that is emulated.
 const BUDGET: Budget = Budget { bytes: 64 << 20, time: Duration::from_mins(1) };
 
-#[derive(Clone, Copy)]
 enum Reader {
     Iproute2,
     Dump,
@@ -36,7 +35,7 @@ pub fn run() -> Result<(), String> {
     Rounds::run(ROUNDS, &READERS, &FIGURES, measure)?.print();
     let mut workload = Workload::start()?;
     workload.ask(&format!("reg count={MANY} size=4096"))?;
-    for (name, reader) in READERS {
+    for (name, reader) in &READERS {
         println!("{name:<44}{:>12.1} ms, once, of {MANY} MRs", read(reader, MANY)?);
     }
     let mut netlink = open()?;
@@ -51,7 +50,7 @@ fn measure(reader: &Reader) -> Result<Vec<f64>, String> {
     let figures = STEPS.map(|more| {
         workload.ask(&format!("reg count={more} size=4096"))?;
         all += more;
-        read(*reader, all)
+        read(reader, all)
     });
     workload.end()?;
     figures.into_iter().collect()
@@ -66,7 +65,7 @@ fn open() -> Result<Netlink, String> {
 }
 
 /// Milliseconds of one reading, which has to be whole.
-fn read(reader: Reader, count: u32) -> Result<f64, String> {
+fn read(reader: &Reader, count: u32) -> Result<f64, String> {
     let mut netlink = open()?;
     let begun = Instant::now();
     match reader {
