@@ -1,5 +1,6 @@
 //! RDMA netlink: what real kernels answered is read as iproute2 read it, and whatever else comes
 //! neither panics nor grows.
+#![allow(clippy::unwrap_used)]
 
 #[path = "lab/rdma.rs"]
 mod rdma;
