@@ -16,5 +16,6 @@ pub mod ledger;
 pub mod log;
 pub mod metrics;
 pub mod model;
+pub mod nldev;
 pub mod probe;
 pub mod serve;

@@ -19,6 +19,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("probe", &[]),
     ("host", &["model"]),
     ("ebpf", &["model", "host"]),
+    ("nldev", &["model", "host"]),
     ("collector", &["model", "host", "ebpf", "ledger", "metrics", "probe"]),
     ("serve", &["collector", "config", "metrics"]),
 ];

@@ -28,6 +28,12 @@ pub fn device_names(host: &Host) -> Result<Vec<String>, HostError> {
     Ok(names)
 }
 
+/// Whether the kernel has RDMA now, with or without a device.
+#[must_use]
+pub fn has_rdma(host: &Host) -> bool {
+    host.sys(CLASS).exists()
+}
+
 /// A device of that name. An attribute that it lacks or can't read is empty.
 #[must_use]
 pub fn device(host: &Host, name: &str) -> RdmaDevice {
@@ -149,6 +155,11 @@ mod tests {
 
     #[test]
     fn a_kernel_without_rdma_has_no_device() {
-        assert_eq!(device_names(&Host::at("/nonexistent")).unwrap(), Vec::<String>::new());
+        let none = Host::at("/nonexistent");
+        assert_eq!(device_names(&none).unwrap(), Vec::<String>::new());
+        assert!(!has_rdma(&none));
+        let tree = Tree::new("class");
+        std::fs::create_dir_all(tree.0.join("sys/class/infiniband")).unwrap();
+        assert!(has_rdma(&Host::at(&tree.0)));
     }
 }

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 pub use cgroup::{CgroupPaths, Owner, cgroup_of};
 pub use cpu_counters::{CpuCounters, NodeTotal, OpensOnCpu, ReadsCounters, Verdict};
 pub use cpus::online_cpus;
-pub use infiniband::{device, device_names};
+pub use infiniband::{device, device_names, has_rdma};
 pub use kallsyms::{Home, Symbols};
 pub use lockdown::confidential;
 pub use memory::{
@@ -41,7 +41,7 @@ pub use own::{OwnFigures, own_figures, raise_memlock, raise_open_files};
 pub use page_walks::page_walk_events;
 pub use ports::{Port, device_node, has_queue_pairs, port, port_numbers, port_rate, ports};
 pub use preemption::preempts;
-pub use process::{Presence, Processes, hides_processes};
+pub use process::{Presence, Processes, ThreadOf, hides_processes};
 pub use process_counters::{OpensInThread, ProcessCounters, Uncounted};
 pub use rights::Rights;
 pub use tasks::read_tasks;

@@ -21,6 +21,17 @@ pub enum Presence {
     Unknown,
 }
 
+/// Whose a thread is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadOf {
+    /// The process of that pid.
+    Process(u32),
+    /// Ended, or dead and waiting for its parent: it holds nothing.
+    Gone,
+    /// /proc does not tell (hidden, not readable, or of another pid namespace).
+    Unknown,
+}
+
 /// The processes that /proc shows.
 #[derive(Debug)]
 pub struct Processes<'a> {
@@ -66,6 +77,20 @@ impl<'a> Processes<'a> {
         let stat = std::fs::read(self.host.proc(format!("{tgid}/stat")));
         let stat = stat.ok().filter(|_| self.all_visible)?;
         Some(Stat::from_read(stat.as_slice()).ok()?.starttime)
+    }
+
+    /// The process of a thread, by the thread's id alone: /proc has a folder for each, though it
+    /// lists none but leaders'. The id may be another thread's by now, if that one has ended.
+    #[must_use]
+    pub fn of_thread(&self, tid: u32) -> ThreadOf {
+        if !self.all_visible {
+            return ThreadOf::Unknown;
+        }
+        match std::fs::read(self.host.proc(format!("{tid}/status"))) {
+            Ok(status) => thread_of(&String::from_utf8_lossy(&status)),
+            Err(error) if vanished(&error) => ThreadOf::Gone,
+            Err(_) => ThreadOf::Unknown,
+        }
     }
 
     /// Whether a thread of a process is known to have ended.
@@ -124,9 +149,63 @@ fn judge(stat: &[u8], start_ns: u64) -> Presence {
     }
 }
 
+fn thread_of(status: &str) -> ThreadOf {
+    let word = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|line| line.split_whitespace().next())
+    };
+    // A dead leader of living threads is still the leader of them.
+    let alone = word("Threads").is_none_or(|count| matches!(count, "0" | "1"));
+    let dead = matches!(word("State"), Some("Z" | "X" | "x")) && alone;
+    match word("Tgid").and_then(|tgid| tgid.parse().ok()) {
+        Some(_) if dead => ThreadOf::Gone,
+        Some(tgid) => ThreadOf::Process(tgid),
+        None => ThreadOf::Unknown,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn status(state: &str, tgid: u32, threads: u32) -> String {
+        format!(
+            "Name:\tTgid: 1\nUmask:\t0022\nState:\t{state}\nTgid:\t{tgid}\nNgid:\t0\nPid:\t78\n\
+             Threads:\t{threads}\nVmPin:\t0 kB\n"
+        )
+    }
+
+    #[test]
+    fn a_thread_s_process_is_that_of_its_group() {
+        let of = |state, threads| thread_of(&status(state, 77, threads));
+        assert_eq!(of("S (sleeping)", 3), ThreadOf::Process(77));
+        assert_eq!(of("Z (zombie)", 2), ThreadOf::Process(77));
+        assert_eq!(of("Z (zombie)", 1), ThreadOf::Gone);
+        assert_eq!(of("X (dead)", 0), ThreadOf::Gone);
+        assert_eq!(thread_of("no status"), ThreadOf::Unknown);
+    }
+
+    #[test]
+    fn a_thread_of_this_machine_is_found_and_gone_when_it_ended() {
+        let host = Host::live();
+        let processes = Processes { host: &host, all_visible: true };
+        let (say, told) = std::sync::mpsc::channel();
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            let _ = wait.recv();
+        });
+        let tid = told.recv().unwrap();
+        assert_eq!(processes.of_thread(tid), ThreadOf::Process(std::process::id()));
+        let hidden = Processes { host: &host, all_visible: false };
+        assert_eq!(hidden.of_thread(tid), ThreadOf::Unknown);
+        drop(end);
+        thread.join().unwrap();
+        // A join returns when the thread's memory is given back, before it is taken off the list.
+        while processes.of_thread(tid) != ThreadOf::Gone {
+            std::thread::yield_now();
+        }
+    }
 
     fn stat(state: char, threads: u32, start: u64) -> Vec<u8> {
         format!(

@@ -9,6 +9,7 @@ mod histogram;
 mod mlock;
 mod options;
 mod process;
+mod resource;
 mod snapshot;
 mod task;
 mod tlb;
@@ -22,6 +23,10 @@ pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bound
 pub use mlock::{MLOCK_ERRORS, MlockCall, MlockTotals, Mlocks};
 pub use options::{AttachMode, COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, Watched};
 pub use process::{Labels, Process, ProcessCounters, ProcessGauges, ProcessKey, text};
+pub use resource::{
+    CqEntry, Creator, CtxEntry, DeviceId, DeviceResources, MrEntry, MrOwner, Odp, OwnedBy, PdEntry,
+    QpEntry, ResourceCount,
+};
 pub use snapshot::{
     Cause, DeviceTotals, Failure, InFlight, LostUpdates, MapUse, MrKind, PinUse, Snapshot,
 };

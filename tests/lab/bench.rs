@@ -1,8 +1,9 @@
-//! What mrscope costs, measured in one guest beside the same without it and beside bpftrace; and
-//! what its write probe measures, beside perftest.
+//! What mrscope costs, measured in one guest beside the same without it and beside bpftrace; what
+//! its lists of MRs cost, beside iproute2; and what its write probe measures, beside perftest.
 //! Prints; judges nothing.
 
 mod locks;
+mod nldev;
 mod registrations;
 #[path = "../../examples/beside/rounds.rs"]
 mod rounds;
@@ -18,10 +19,11 @@ const ROUNDS: usize = 11;
 /// Its word, the guest it is measured in, and how.
 pub type Table = (&'static str, Boot, fn() -> Outcome);
 
-const TABLES: [Table; 4] = [
+const TABLES: [Table; 5] = [
     ("registration", Boot::Usual, registrations::run),
     ("memory", Boot::Usual, registrations::memory),
     ("mlock", Boot::Usual, locks::run),
+    ("nldev", Boot::Usual, nldev::run),
     // Both sides of perftest poll at the same time.
     ("writes", Boot::Parallel, writes::run),
 ];

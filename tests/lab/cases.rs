@@ -16,6 +16,7 @@ mod lockdown;
 mod locks;
 mod memlock;
 mod memory;
+mod nldev;
 mod paths;
 mod privilege;
 mod probing;
@@ -379,7 +380,7 @@ pub const ONCE: &[OnceCase] = &[
 ];
 
 /// Run as those.
-pub const PROBING: [&[OnceCase]; 2] = [probing::CASES, probing_faults::CASES];
+pub const MORE: [&[OnceCase]; 3] = [probing::CASES, probing_faults::CASES, nldev::CASES];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
 

@@ -16,6 +16,7 @@ mod matrix;
 mod page;
 mod probe;
 mod probing;
+mod rdma;
 mod watch;
 mod watched;
 mod workload;

@@ -83,6 +83,16 @@ pub const CANNOT: &[Cannot] = &[
         why: "it was renamed to __ib_umem_get_va (df67f15c4474)",
     },
     Cannot {
+        kernels: &["5.10"],
+        what: What::Case(Mode::Auto, "rdma_netlink_lists_the_contexts_that_iproute2_shows"),
+        why: "its RDMA netlink lists no contexts",
+    },
+    Cannot {
+        kernels: &["5.10", "6.1", "6.12", "6.18", "7.2"],
+        what: What::Case(Mode::Auto, "rdma_netlink_tells_the_maxima_that_libibverbs_tells"),
+        why: "its RDMA netlink tells no maxima",
+    },
+    Cannot {
         kernels: &["6.18"],
         what: What::Module,
         why: "Debian's archive no longer has the headers of its last kernel of this series",
