@@ -27,6 +27,7 @@ enum failure_cause {
 	CAUSE_NO_MEMORY,
 	CAUSE_INTERRUPTED,
 	CAUSE_BAD_ADDRESS,
+	CAUSE_HUGEPAGE_UNAVAILABLE, /* the pool has no page for a mapping of it */
 	CAUSE_INVALID,
 	CAUSE_OTHER,
 	CAUSES,

@@ -5,6 +5,7 @@
  */
 #include "device.h"
 #include "maps.h"
+#include "vma.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -37,8 +38,13 @@ static __always_inline __u32 pin_cause(const struct call *call, __s64 error)
 		return limited ? CAUSE_MEMLOCK_ZERO : CAUSE_OTHER;
 	if (error == EINTR || (error >= ERESTARTSYS && error <= ERESTART_RESTARTBLOCK))
 		return CAUSE_INTERRUPTED;
-	if (error == EFAULT)
+	if (error == EFAULT) {
+		/* A mapping of the pool that is whole fails for want of a page alone. */
+		if (on_hugepages(call->address) &&
+		    on_hugepages(call->address + call->length_bytes - 1))
+			return CAUSE_HUGEPAGE_UNAVAILABLE;
 		return CAUSE_BAD_ADDRESS;
+	}
 	if (error == EINVAL || error == EOPNOTSUPP)
 		return CAUSE_INVALID;
 	if (error != ENOMEM)

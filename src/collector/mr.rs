@@ -172,7 +172,7 @@ impl There<'_> {
 
 /// Failures that are written down in the table of causes: there at 0 from when a device is seen,
 /// so that the first of its kind is an increase.
-const KNOWN_FAILURES: [(u32, Cause); 10] = [
+const KNOWN_FAILURES: [(u32, Cause); 11] = [
     (22, Cause::Refused),
     (95, Cause::Refused),
     (12, Cause::Device),
@@ -181,6 +181,7 @@ const KNOWN_FAILURES: [(u32, Cause); 10] = [
     (12, Cause::NoMemory),
     (4, Cause::Interrupted),
     (14, Cause::BadAddress),
+    (14, Cause::HugepageUnavailable),
     (22, Cause::Invalid),
     (95, Cause::Invalid),
 ];

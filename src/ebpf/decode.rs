@@ -240,6 +240,8 @@ mod tests {
         assert_eq!(Cause::ALL.len(), records::CAUSES as usize);
         assert_eq!(Cause::ALL[records::CAUSE_MEMLOCK_LIMIT as usize], Cause::MemlockLimit);
         assert_eq!(Cause::ALL[records::CAUSE_BAD_ADDRESS as usize], Cause::BadAddress);
+        let hugepage = Cause::ALL[records::CAUSE_HUGEPAGE_UNAVAILABLE as usize];
+        assert_eq!(hugepage, Cause::HugepageUnavailable);
         assert_eq!(LOST[records::LOST_PINS_REPLACED as usize], ("pins", "replaced"));
         assert_eq!(LOST[records::LOST_FAILURES_FULL as usize], ("failures", "full"));
         assert_eq!(LOST[records::LOST_THREADS_REFUSED as usize], ("mlock_threads", "refused"));

@@ -64,13 +64,14 @@ pub enum Cause {
     NoMemory,
     Interrupted,
     BadAddress,
+    HugepageUnavailable,
     Invalid,
     Other,
 }
 
 impl Cause {
     /// In the order of `enum failure_cause` of bpf/process.h.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Refused,
         Self::Device,
         Self::MemlockZero,
@@ -78,6 +79,7 @@ impl Cause {
         Self::NoMemory,
         Self::Interrupted,
         Self::BadAddress,
+        Self::HugepageUnavailable,
         Self::Invalid,
         Self::Other,
     ];
@@ -93,6 +95,7 @@ impl Cause {
             Self::NoMemory => "no_memory",
             Self::Interrupted => "interrupted",
             Self::BadAddress => "bad_address",
+            Self::HugepageUnavailable => "hugepage_unavailable",
             Self::Invalid => "invalid",
             Self::Other => "other",
         }

@@ -81,6 +81,10 @@ pub const SHARED: &[Case] = &[
         exact::a_registering_thread_that_is_gone_changes_nothing,
     ),
     ("a_failing_pin_is_a_failure_and_no_mr", failure::a_failing_pin_is_a_failure_and_no_mr),
+    (
+        "a_pool_without_a_page_is_told_from_a_bad_address",
+        failure::a_pool_without_a_page_is_told_from_a_bad_address,
+    ),
     ("memlock_stops_another_uid", failure::memlock_stops_another_uid),
     ("refused_flags_never_reach_the_pin", failure::refused_flags_never_reach_the_pin),
     ("kill_9_of_a_holder_leaves_zero", holders::kill_9_of_a_holder_leaves_zero),

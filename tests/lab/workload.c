@@ -168,6 +168,7 @@ static const struct verb {
     {"lock", run_lock, CALL | SIZE | OFFSET | MODE | THREADS | ROUNDS | FAIL | HOW, CALL},
     {"map", run_map, SIZE | PAGES | NODE | TOUCH | LOCK, SIZE},
     {"unmap", run_unmap, COUNT, 0},
+    {"fragment", run_fragment, COUNT, COUNT},
     {"trial", run_trial, SIZE | PAGES | NODE | TOUCH | LOCK, SIZE},
     {"userns", run_userns, 0, 0},
     {"dropcap", run_dropcap, 0, 0},

@@ -192,6 +192,7 @@ char *newest_mapping(uint64_t *bytes);	/* NULL: none */
 char *unmapped_address(uint64_t bytes); /* NULL: none */
 void run_map(const char *op, const struct options *options);
 void run_unmap(const char *op, const struct options *options);
+void run_fragment(const char *op, const struct options *options);
 void run_trial(const char *op, const struct options *options);
 void run_userns(const char *op, const struct options *options);
 void run_dropcap(const char *op, const struct options *options);

@@ -142,6 +142,27 @@ void run_unmap(const char *op, const struct options *options)
 	reply_close(count == UNBOUNDED || done == count);
 }
 
+/* So many mappings more, one page each: neighbours differ in their rights, so none become one. */
+void run_fragment(const char *op, const struct options *options)
+{
+	uint64_t bytes = options->count * BASE_PAGE_BYTES;
+	char *start = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (start == MAP_FAILED) {
+		reply_error(op, errno, "the memory could not be mapped");
+		return;
+	}
+	for (uint64_t at = 0; at < bytes; at += 2 * BASE_PAGE_BYTES) {
+		if (mprotect(start + at, BASE_PAGE_BYTES, PROT_READ)) {
+			reply_error(op, errno, "the rights could not be changed");
+			return;
+		}
+	}
+	reply_open(op);
+	reply_number("count", options->count);
+	reply_close(true);
+}
+
 /* In a child, as a touch that finds no page is a signal; all of it is gone when it has ended. */
 void run_trial(const char *op, const struct options *options)
 {

@@ -1,5 +1,8 @@
 //! A registration that fails is a failure with its errno and cause, and never an MR.
 
+use super::write_probe::pool_file;
+use super::write_probe_faults::Set;
+use crate::boot::NODES;
 use crate::cases::*;
 use crate::page::Page;
 use crate::workload::Workload;
@@ -55,6 +58,26 @@ pub fn a_failing_pin_is_a_failure_and_no_mr(lab: &Lab<'_>) -> Outcome {
     for how in ["protnone", "unmapped"] {
         let command = format!("fail how={how} size=64K count=3");
         fails_as(lab, &mut workload, &command, (3.0, "EFAULT", "bad_address"))?;
+    }
+    workload.end()
+}
+
+/// With an empty pool, mappings that reserved nothing. What is in a process with many mappings is
+/// found as well.
+pub fn a_pool_without_a_page_is_told_from_a_bad_address(lab: &Lab<'_>) -> Outcome {
+    let empty = |node| Set::to(&pool_file(node, "hugepages-2048kB", "nr_hugepages"), "0");
+    let _pools = (0..NODES).map(empty).collect::<Result<Vec<_>, _>>()?;
+    let mut workload = Workload::start()?;
+    let as_hugepage = (3.0, "EFAULT", "hugepage_unavailable");
+    for mappings in [0, 100, 1000] {
+        if mappings > 0 {
+            workload.ask(&format!("fragment count={mappings}"))?;
+        }
+        let command = "fail how=hugepage size=4M count=3";
+        fails_as(lab, &mut workload, command, as_hugepage)
+            .map_err(|error| format!("{mappings} mappings: {error}"))?;
+        let command = "fail how=unmapped size=4M count=3";
+        fails_as(lab, &mut workload, command, (3.0, "EFAULT", "bad_address"))?;
     }
     workload.end()
 }
