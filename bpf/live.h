@@ -61,9 +61,12 @@ static __always_inline void move_live(const struct pin *pin, struct process *pro
 			__sync_fetch_and_add(&totals_row->active_bytes, length);
 		}
 	}
-	if (process && use == USE_MR) {
-		__sync_fetch_and_add(&process->active, by);
-		__sync_fetch_and_add(&process->active_bytes, length);
+	if (process) {
+		__sync_fetch_and_add(&process->pinned_bytes, pinned);
+		if (use == USE_MR) {
+			__sync_fetch_and_add(&process->active, by);
+			__sync_fetch_and_add(&process->active_bytes, length);
+		}
 	}
 }
 

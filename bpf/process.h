@@ -49,6 +49,7 @@ struct process {
 	__u64 lock_ns;
 	__s64 active;
 	__s64 active_bytes;
+	__s64 pinned_bytes;  /* whole pages, of queues too */
 	__s64 live_pins;     /* rows of the pins map that name this process */
 	__u64 largest_bytes; /* largest MR since the process last held none */
 };

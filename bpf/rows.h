@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Maps that are read whole: name, key, value. The live pins are not among them. */
+/* Maps that are read whole: name, key, value. The live pins only to compare them, for no page. */
 #ifndef MRSCOPE_ROWS_H
 #define MRSCOPE_ROWS_H
 
@@ -17,6 +17,7 @@ enum {
 	X(totals, struct totals_key, struct totals)                                                \
 	X(failures, struct failure_key, __u64)                                                     \
 	X(devices, __u64, struct device)                                                           \
-	X(device_samples, __u64, struct device_sample)
+	X(device_samples, __u64, struct device_sample)                                             \
+	X(pins, __u64, struct pin)
 
 #endif

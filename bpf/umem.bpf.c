@@ -142,6 +142,7 @@ static __always_inline void pin_made(struct call *call, __u64 umem)
 	    .kind = call->kind,
 	    .use = USE_QUEUE,
 	    .committed = call->verb == VERB_NONE,
+	    .verb = call->verb,
 	};
 
 	learn_owner(call);
@@ -211,9 +212,13 @@ static __noinline int release_enter(__u64 umem)
 	/* After a failed registration it is called with NULL (7.2 on: with an error). */
 	if (!umem || pointer_is_error(umem))
 		return 0;
+	call = bpf_map_lookup_elem(&calls, &thread);
 	row = bpf_map_lookup_elem(&pins, &umem);
-	if (!row) /* from before the start */
+	if (!row) { /* from before the start */
+		if (call)
+			call->released_unknown = 1;
 		return 0;
+	}
 	pin = *row;
 	if (bpf_map_delete_elem(&pins, &umem)) {
 		count_lost(LOST_PINS_NOT_REMOVED);
@@ -221,7 +226,6 @@ static __noinline int release_enter(__u64 umem)
 	}
 	forget_pin(&pin);
 	/* Only the umem tells a deregistration what kind of MR it ended. */
-	call = bpf_map_lookup_elem(&calls, &thread);
 	if (call && call->verb == VERB_DEREG_MR)
 		call->kind = pin.kind;
 	return 0;

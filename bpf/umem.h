@@ -33,7 +33,7 @@ struct pin {
 	__u32 kind;
 	__u32 use;
 	__u32 committed; /* 0 until the call around the pin has succeeded */
-	__u32 unused;
+	__u32 verb;	 /* of the call around it */
 };
 
 struct totals_key {
@@ -55,6 +55,7 @@ struct totals {
 	__s64 active;
 	__s64 active_bytes;
 	__s64 pinned_bytes[USES];
+	__u64 unknown_releases; /* calls that released an umem that has no row */
 };
 
 enum {

@@ -142,6 +142,18 @@ static __always_inline void count_registration(const struct call *call, struct p
 	}
 }
 
+/* Tells user space that an MR which it found may have gone, or been made anew. */
+static __always_inline void note_unknown_release(const struct call *call)
+{
+	struct totals *row;
+
+	if (!call->released_unknown)
+		return;
+	row = enter_totals(call->device, KIND_HOST);
+	if (row)
+		__sync_fetch_and_add(&row->unknown_releases, 1);
+}
+
 static __always_inline void call_ended(struct call *call, __s32 result)
 {
 	__u64 ns = bpf_ktime_get_ns() - call->start_ns;
@@ -152,6 +164,7 @@ static __always_inline void call_ended(struct call *call, __s32 result)
 		return;
 	if (!call->device)
 		call->device = device_id(device_pointer_of(call));
+	note_unknown_release(call);
 	learn_owner(call);
 	process = enter_process(&call->owner);
 	if (result) {
@@ -188,6 +201,7 @@ static __always_inline void dereg_ended(const struct call *call)
 
 	if (began_before_us(call))
 		return;
+	note_unknown_release(call);
 	row = enter_totals(call->device, call->kind);
 	if (row) {
 		__sync_fetch_and_add(&row->deregistration_ns, ns);

@@ -41,7 +41,7 @@ struct call {
 	__u32 pins_made;
 	__u32 pin_cause; /* of the last pin that failed */
 	__u32 pin_failed;
-	__u32 unused;
+	__u32 released_unknown; /* an umem without a row: from before the start, or lost */
 };
 
 struct failure_key {

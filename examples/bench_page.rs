@@ -8,9 +8,10 @@ use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::host::Host;
 use mrscope::ledger::LedgerOptions;
 use mrscope::model::{
-    Attach, DeviceTotals, HookState, Memory, MrKind, Process, ProcessCounters, ProcessGauges,
+    Attach, DeviceTotals, HookState, Memory, MrKind, Pin, Process, ProcessCounters, ProcessGauges,
     ProcessKey, Snapshot, Task, Tasks, TlbFigures,
 };
+use mrscope::nldev::LiveResources;
 use rustix::time::{ClockId, clock_gettime};
 
 const ROUNDS: usize = 21;
@@ -25,6 +26,10 @@ impl KernelEvents for Busy {
             process.counters.registration_ns += 10_000;
         }
         Ok(self.0.clone())
+    }
+
+    fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
+        Ok(Vec::new())
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}
@@ -57,6 +62,7 @@ fn snapshot(processes: u32) -> Snapshot {
         cgroup_id: 1,
         counters: ProcessCounters::default(),
         gauges: ProcessGauges { active: 8, active_bytes: 1 << 20, largest_bytes: 1 << 17 },
+        pinned_bytes: 1 << 20,
         live_pins: 8,
     };
     Snapshot {
@@ -95,8 +101,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for max_series in [LedgerOptions::default().max_series, usize::MAX] {
         for processes in [100, 1000, 10_000] {
             let ledger = LedgerOptions { max_series, ..LedgerOptions::default() };
-            // A port's figures are few, and nothing is read for them at a scrape.
-            let off = vec!["write_probe"];
+            // Figures of ports and devices are few, and nothing is computed for them at a scrape.
+            let off = vec!["write_probe", "resources"];
             let options = EngineOptions { ledger, off, ..EngineOptions::default() };
             let (pages, engine) = Engine::start(
                 Host::live(),
@@ -105,6 +111,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     events: Box::new(move |_| Ok(Box::new(Busy(snapshot(processes))))),
                     tasks: Box::new(move |_| Box::new(Listed(tasks(processes)))),
                     tlb: Box::new(|_| Box::new(Uncounted)),
+                    resources: Box::new(|host| Box::new(LiveResources::of(host))),
                     write_probe: Box::new(|_| Err(std::io::ErrorKind::Unsupported.into())),
                 },
             )?;

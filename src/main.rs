@@ -8,12 +8,14 @@ use anyhow::Context;
 use mrscope::cli::{self, CliError, Command};
 use mrscope::collector::{
     CountsTlb, Engine, EngineOptions, ListsTasks, LiveTasks, LiveTlb, Openers, Prober, Probes,
+    SourceOptions,
 };
 use mrscope::config::{Config, LogLevel};
 use mrscope::ebpf::{EventsError, KernelEvents, Tracer, Unwatched};
 use mrscope::host::{Host, Rights, raise_memlock, raise_open_files};
 use mrscope::ledger::LedgerOptions;
 use mrscope::model::{BenchOptions, COLLECTORS, EbpfOptions, ProcessLabel, Watched};
+use mrscope::nldev::LiveResources;
 use mrscope::probe::program_beside;
 use mrscope::{log, metrics, serve};
 use rustix::event::{EventfdFlags, eventfd};
@@ -210,7 +212,8 @@ fn openers(config: &Config) -> Openers {
         mlock: config.enabled("mlock").then_some(config.mlock),
     };
     let ebpf = EbpfOptions { watched, ..config.ebpf.clone() };
-    let write_probe = config.write_probe.clone();
+    let mut write_probe = config.write_probe.clone();
+    write_probe.exclude.0.extend(config.devices.exclude.0.iter().cloned());
     let (tlb, permanent_drop) = (config.tlb.clone(), config.ebpf.permanent_drop);
     Openers {
         events: Box::new(move |host| {
@@ -224,6 +227,7 @@ fn openers(config: &Config) -> Openers {
         tlb: Box::new(move |host| {
             Box::new(LiveTlb::open(host, &tlb, permanent_drop)) as Box<dyn CountsTlb>
         }),
+        resources: Box::new(|host| Box::new(LiveResources::of(host))),
         write_probe: Box::new(|host| {
             Ok(Box::new(Prober::start(host, write_probe)?) as Box<dyn Probes>)
         }),
@@ -239,7 +243,11 @@ fn engine_options(config: &Config) -> EngineOptions {
             labels_name_one: labels.contains(&ProcessLabel::Pid),
         },
         labels,
-        tlb: config.tlb.clone(),
+        sources: SourceOptions {
+            tlb: config.tlb.clone(),
+            resources: config.resources.clone(),
+            excluded: config.devices.exclude.clone(),
+        },
         off: COLLECTORS.into_iter().filter(|collector| !config.enabled(collector)).collect(),
     }
 }

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 mod recorded;
 
-use mrscope::collector::{CountsTlb, Engine, EngineOptions, LiveTlb, Openers, Pages};
+use mrscope::collector::{
+    CountsTlb, Engine, EngineOptions, LiveTlb, Openers, Pages, SourceOptions,
+};
 use mrscope::host::perf::{Event, Group, Target, Why};
 use mrscope::host::{Host, OpensInThread, ProcessCounters, Uncounted};
 use mrscope::model::{Counting, ProcessKey, Snapshot, TlbEvent, TlbFigures, TlbOptions, TlbRole};
@@ -295,7 +297,8 @@ fn engine(events: Vec<(TlbEvent, Vec<Event>)>, key: ProcessKey) -> (Runtime, Pag
         ..openers(|| Ok(Box::new(Recorded(snapshot))), Listed(list))
     };
     let tlb = TlbOptions { per_process: true, ..TlbOptions::default() };
-    let options = EngineOptions { tlb, ..EngineOptions::default() };
+    let sources = SourceOptions { tlb, ..SourceOptions::default() };
+    let options = EngineOptions { sources, ..EngineOptions::default() };
     let (pages, _engine) = Engine::start(Host::live(), options, openers).unwrap();
     (tokio::runtime::Builder::new_current_thread().build().unwrap(), pages)
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use mrscope::collector::{CollectError, Engine, EngineOptions, ListsTasks, Pages};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::host::Host;
-use mrscope::model::{Attach, HookState, Process, ProcessKey, Snapshot, Tasks};
+use mrscope::model::{Attach, HookState, Pin, Process, ProcessKey, Snapshot, Tasks};
 use recorded::{openers, process, snapshot, tasks};
 use tokio::runtime::Runtime;
 
@@ -24,6 +24,7 @@ const HANG: Duration = Duration::from_secs(30);
 #[derive(Default)]
 struct Kernel {
     rows: Vec<Process>,
+    pins: Vec<Pin>,
     fails: bool,
     readings: usize,
     forgotten: Vec<ProcessKey>,
@@ -39,6 +40,10 @@ impl KernelEvents for Scripted {
             return Err(EventsError::Map { map: "calls", source: std::io::Error::other("a test") });
         }
         Ok(Snapshot { processes: kernel.rows.clone(), ..snapshot() })
+    }
+
+    fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
+        Ok(self.0.lock().unwrap().pins.clone())
     }
 
     fn forget(&mut self, gone: &[ProcessKey]) {

@@ -20,7 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("host", &["model"]),
     ("ebpf", &["model", "host"]),
     ("nldev", &["model", "host"]),
-    ("collector", &["model", "host", "ebpf", "ledger", "metrics", "probe"]),
+    ("collector", &["model", "host", "ebpf", "ledger", "metrics", "nldev", "probe"]),
     ("serve", &["collector", "config", "metrics"]),
 ];
 

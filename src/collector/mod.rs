@@ -1,9 +1,11 @@
 //! Joins sources to words: each collector writes its part of a page, and says what stopped it.
 //! A collector's failure hides nothing of another.
 
+mod accounts;
 mod counting;
 mod devices;
 mod exporter;
+mod found;
 mod hugepages;
 mod journal;
 mod labels;
@@ -14,6 +16,7 @@ mod pages;
 mod probing;
 mod process;
 mod readings;
+mod resources;
 mod run;
 mod source;
 mod sources;
@@ -26,14 +29,15 @@ use crate::ebpf::EventsError;
 use crate::host::{HostError, HostMemory, OwnFigures};
 use crate::ledger::View;
 use crate::metrics::{Page, PageError};
-use crate::model::{HookState, Labels, ProbeFigures, Snapshot, TlbFigures};
+use crate::model::{Found, HookState, Labels, ProbeFigures, Snapshot, TlbFigures};
 
+pub use accounts::Resources;
 pub use counting::LiveTlb;
 pub use exporter::Report;
 pub use nics::Devices;
 pub use pages::{Choice, ChoiceError, Pages, RenderError, Rendered};
 pub use probing::{Prober, Probes};
-pub use readings::Openers;
+pub use readings::{Openers, SourceOptions};
 pub use run::{Engine, EngineOptions, Look};
 pub use sources::{CountsTlb, ListsTasks, LiveTasks, ProcessList};
 
@@ -50,6 +54,11 @@ pub struct Scene<'a> {
     pub memory: Result<&'a HostMemory, &'a CollectError>,
     pub tlb: Result<&'a TlbFigures, &'a CollectError>,
     pub write_probe: Result<&'a ProbeFigures, &'a CollectError>,
+    pub resources: Result<&'a Resources, &'a CollectError>,
+    /// MRs from before registrations were watched, which the ledger has taken in.
+    pub found: &'a [Found],
+    /// VmPin beyond what is known to be pinned by RDMA; None where one of both is not known.
+    pub beyond_pins_bytes: Option<i64>,
     /// Names of the devices, as far as they are known.
     pub present: &'a [String],
     pub view: &'a View,
@@ -68,6 +77,7 @@ pub struct SourceTimes {
     pub devices: Duration,
     pub memory: Duration,
     pub tlb: Duration,
+    pub resources: Duration,
 }
 
 /// One part of the page.
@@ -117,6 +127,7 @@ pub fn all() -> Vec<Box<dyn Collector>> {
         Box::new(tlb::Tlb),
         Box::new(write_probe::WriteProbe),
         Box::new(devices::DeviceInfo),
+        Box::new(resources::Resources),
         Box::new(exporter::Exporter),
     ]
 }

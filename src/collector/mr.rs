@@ -6,10 +6,12 @@ use std::time::Duration;
 use crate::ebpf::{SLOT_FIRST_LOG2, UNKNOWN_DEVICE};
 use crate::metrics::{Page, PageError, mr};
 use crate::model::{
-    Attach, Cause, DeviceTotals, HookState, Labels, MapUse, MrKind, PROCESS_BOUNDS_SECONDS, PinUse,
-    ProcessCounters, ProcessGauges, Snapshot, Trouble, cumulate, errno_name, power_of_four_bounds,
+    Attach, Cause, DeviceTotals, Found, HookState, Labels, MapUse, MrKind, PROCESS_BOUNDS_SECONDS,
+    PinUse, ProcessCounters, ProcessGauges, Snapshot, Trouble, cumulate, errno_name,
+    power_of_four_bounds,
 };
 
+use super::found::add_to_devices;
 use super::journal::remedy_of_full;
 use super::{CollectError, Collector, Scene, SourceTimes};
 
@@ -44,10 +46,11 @@ impl Collector for Mr {
         }
         self.note_devices(snapshot, scene.present);
         let there = There { names: scene.devices.ok().map(|devices| devices.names.as_slice()) };
-        for totals in &self.with_idle(snapshot) {
+        let devices = self.with_idle(snapshot, scene.found);
+        for totals in &devices {
             device(totals, &there, page)?;
         }
-        self.pinned(snapshot, &there, page)?;
+        self.pinned(&devices, &there, page)?;
         self.in_flight(snapshot, &there, page)?;
         self.failures(snapshot, page)?;
         for shown in &scene.view.shown {
@@ -76,9 +79,11 @@ impl Mr {
         }
     }
 
-    /// Totals of all devices: one on which nothing was registered yet has its zeros.
-    fn with_idle(&self, snapshot: &Snapshot) -> Vec<DeviceTotals> {
+    /// Totals of all devices, with what was found on them: one on which nothing was registered yet
+    /// has its zeros.
+    fn with_idle(&self, snapshot: &Snapshot, found: &[Found]) -> Vec<DeviceTotals> {
         let mut devices = snapshot.devices.clone();
+        add_to_devices(&mut devices, found);
         for name in self.devices.iter().filter(|name| *name != UNKNOWN_DEVICE) {
             let seen =
                 |totals: &DeviceTotals| totals.device == *name && totals.kind == MrKind::Host;
@@ -110,13 +115,13 @@ impl Mr {
     /// Pinned bytes by device and use, over all kinds.
     fn pinned(
         &self,
-        snapshot: &Snapshot,
+        all: &[DeviceTotals],
         there: &There<'_>,
         page: &mut Page,
     ) -> Result<(), PageError> {
         let mut devices: BTreeMap<&str, [i64; PinUse::ALL.len()]> =
             self.devices.iter().map(|name| (name.as_str(), Default::default())).collect();
-        for totals in &snapshot.devices {
+        for totals in all {
             let sums = devices.entry(&totals.device).or_default();
             for (sum, bytes) in sums.iter_mut().zip(totals.pinned_bytes) {
                 *sum += bytes;

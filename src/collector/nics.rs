@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::host::{self, Host, Rights};
-use crate::model::RdmaDevice;
+use crate::model::{Excluded, RdmaDevice};
 
 use super::CollectError;
 use super::source::Source;
@@ -25,21 +25,32 @@ pub struct Devices {
 
 pub type DevicesSource = Source<(), Devices>;
 
-/// Starts the thread that lists; attributes older than `max_age` are dropped.
+/// Starts the thread that lists; attributes older than `max_age` are dropped, and
+/// nothing is read of those that are excluded.
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn devices(host: Host, max_age: Duration) -> std::io::Result<DevicesSource> {
+pub fn devices(
+    host: Host,
+    max_age: Duration,
+    excluded: Excluded,
+) -> std::io::Result<DevicesSource> {
     Source::start("devices", Rights::NONE, move || {
         let mut readers = BTreeMap::new();
-        move |()| Some(list(&host, &mut readers, max_age))
+        move |()| Some(list(&host, &mut readers, max_age, &excluded))
     })
 }
 
 type Readers = BTreeMap<String, Source<(), RdmaDevice>>;
 
-fn list(host: &Host, readers: &mut Readers, max_age: Duration) -> Result<Devices, CollectError> {
-    let names = host::device_names(host)?;
+fn list(
+    host: &Host,
+    readers: &mut Readers,
+    max_age: Duration,
+    excluded: &Excluded,
+) -> Result<Devices, CollectError> {
+    let mut names = host::device_names(host)?;
+    names.retain(|name| !excluded.has(name));
     // The thread of a device that is gone ends when its reading does.
     readers.retain(|name, _| names.contains(name));
     for name in &names {

@@ -6,8 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::ebpf::{EventsError, KernelEvents};
 use crate::host::{Host, HostMemory};
-use crate::model::{HookState, ProbeFigures, ProcessKey, Snapshot, TlbFigures, TlbOptions};
+use crate::model::{
+    Excluded, HookState, ProbeFigures, ProcessKey, ResourcesOptions, Snapshot, TlbFigures,
+    TlbOptions,
+};
+use crate::nldev::ListsResources;
 
+use super::accounts::{self, Resources, ResourcesAsk, ResourcesSource, Watching};
 use super::nics::{self, Devices, DevicesSource};
 use super::probing::Probes;
 use super::source::Published;
@@ -23,6 +28,8 @@ const MAX_AGE: Duration = Duration::from_secs(15);
 const SOURCE_DEADLINE: Duration = Duration::from_millis(500);
 /// The same for the kernel's maps: with modules that come and go all symbols are read again.
 const EVENTS_DEADLINE: Duration = Duration::from_secs(3);
+/// The same for resources: comparing them all takes long where there are many MRs.
+const RESOURCES_DEADLINE: Duration = Duration::from_millis(250);
 /// Loading and attaching at the start, on the slowest of machines.
 const START_DEADLINE: Duration = Duration::from_mins(1);
 
@@ -34,6 +41,7 @@ pub struct Openers {
     pub events: Open<Result<Box<dyn KernelEvents>, EventsError>>,
     pub tasks: Open<Box<dyn ListsTasks>>,
     pub tlb: Open<Box<dyn CountsTlb>>,
+    pub resources: Open<Box<dyn ListsResources>>,
     /// Called when all is attached, so that what it registers is seen.
     pub write_probe: Open<std::io::Result<Box<dyn Probes>>>,
 }
@@ -47,7 +55,17 @@ pub struct Sources {
     memory: Option<MemorySource>,
     tlb: Option<TlbSource>,
     tlb_options: TlbOptions,
+    resources: Option<ResourcesSource>,
     prober: Option<Probing>,
+}
+
+/// What the user may choose of sources.
+#[derive(Debug, Clone, Default)]
+pub struct SourceOptions {
+    pub tlb: TlbOptions,
+    pub resources: ResourcesOptions,
+    /// Devices that are never touched.
+    pub excluded: Excluded,
 }
 
 /// Who runs the write probe: from when all is attached.
@@ -67,6 +85,7 @@ pub struct Seen {
     pub devices: Last<Devices>,
     pub memory: Last<HostMemory>,
     pub tlb: Last<TlbFigures>,
+    pub resources: Last<Resources>,
     /// Of who is asked nothing: it has an interval of its own.
     pub write_probe: Result<ProbeFigures, CollectError>,
     /// Names of the devices, as far as they are known.
@@ -81,14 +100,21 @@ impl Sources {
     pub fn start(
         host: &Host,
         openers: Openers,
-        tlb_options: TlbOptions,
+        options: SourceOptions,
         off: &[&str],
     ) -> std::io::Result<Self> {
         let on = |collector| !off.contains(&collector);
+        let SourceOptions { tlb: tlb_options, resources, excluded } = options;
+        let events = sources::events(host.clone(), openers.events)?;
+        let pins = events.teller().filter(|_| on("resources"));
+        let untouched = excluded.clone();
+        let start =
+            |pins| accounts::resources(host.clone(), resources, untouched, pins, openers.resources);
         Ok(Self {
-            events: sources::events(host.clone(), openers.events)?,
+            resources: pins.map(start).transpose()?,
+            events,
             tasks: sources::tasks(host.clone(), openers.tasks)?,
-            devices: nics::devices(host.clone(), MAX_AGE)?,
+            devices: nics::devices(host.clone(), MAX_AGE, excluded)?,
             memory: on("hugepages").then(|| sources::memory(host.clone())).transpose()?,
             tlb: on("tlb").then(|| sources::tlb(host.clone(), openers.tlb)).transpose()?,
             tlb_options,
@@ -105,6 +131,9 @@ impl Sources {
         self.tasks.wait(deadline);
         self.events.wait(deadline);
         wait(self.tlb.as_mut(), deadline);
+        // MRs that are there already belong to the first page.
+        self.ask_resources();
+        wait(self.resources.as_mut(), deadline);
         self.prober = self.prober.take().map(Probing::begin);
     }
 
@@ -122,6 +151,8 @@ impl Sources {
         // After the list of processes: rows of those that are not on it are final.
         self.events.ask(EventsAsk::Read(self.names()));
         self.events.wait(Instant::now() + EVENTS_DEADLINE);
+        self.ask_resources();
+        wait(self.resources.as_mut(), Instant::now() + RESOURCES_DEADLINE);
         wait(self.memory.as_mut(), deadline);
         wait(self.tlb.as_mut(), deadline);
         Seen {
@@ -130,6 +161,7 @@ impl Sources {
             devices: self.devices.latest(MAX_AGE),
             memory: latest(self.memory.as_ref()),
             tlb: latest(self.tlb.as_ref()),
+            resources: latest(self.resources.as_ref()),
             write_probe: match &self.prober {
                 Some(Probing::Runs(prober)) => prober.figures(),
                 Some(Probing::Failed(error)) => Err(error.clone()),
@@ -158,6 +190,12 @@ impl Sources {
     pub fn end(mut self) {
         // Its child first: that may hold an MR.
         self.prober = None;
+        // It holds a way to the thread of events.
+        if let Some(resources) = self.resources.take()
+            && resources.join().is_err()
+        {
+            tracing::error!("the thread that lists resources had panicked");
+        }
         if self.events.join().is_err() {
             tracing::error!("the thread that reads the kernel had panicked");
         }
@@ -168,6 +206,13 @@ impl Sources {
         if let Some(tlb) = &mut self.tlb {
             tlb.ask(holders.iter().take(most).copied().collect());
         }
+    }
+
+    fn ask_resources(&mut self) {
+        let Some(resources) = &mut self.resources else { return };
+        let events = self.events.latest(MAX_AGE);
+        let snapshot = answer(&events).ok().and_then(|events| events.snapshot.as_ref().ok());
+        resources.ask(ResourcesAsk { watched: snapshot.and_then(Watching::of) });
     }
 
     fn names(&self) -> Vec<String> {
@@ -209,6 +254,7 @@ impl Seen {
             devices: took(&self.devices),
             memory: took(&self.memory),
             tlb: took(&self.tlb),
+            resources: took(&self.resources),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::host::{Host, Presence, Processes, Rights, own_figures};
 use crate::ledger::{Ledger, LedgerOptions, Reading};
 use crate::metrics::{Page, text};
 use crate::model::{
-    COLLECTORS, HookState, ProbeRun, Process, ProcessKey, ProcessLabel, Tasks, TlbOptions,
+    COLLECTORS, Found, HookState, ProbeRun, Process, ProcessKey, ProcessLabel, Tasks,
 };
 
 use super::exporter::{Report, write_reports};
@@ -24,8 +24,8 @@ use super::journal::Journal;
 use super::labels::Labeller;
 use super::pages::{Choice, Pages, Rendered, Request};
 use super::probing::Probes;
-use super::readings::{Openers, Seen, Sources, answer};
-use super::{CollectError, Collector, Scene, all};
+use super::readings::{Openers, Seen, SourceOptions, Sources, answer};
+use super::{CollectError, Collector, Scene, all, found};
 
 /// How often the ledger advances when nobody asks for a page.
 const TICK: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ pub struct EngineOptions {
     pub labels: Vec<ProcessLabel>,
     /// Collectors that are switched off.
     pub off: Vec<&'static str>,
-    pub tlb: TlbOptions,
+    pub sources: SourceOptions,
 }
 
 impl Default for EngineOptions {
@@ -57,7 +57,7 @@ impl Default for EngineOptions {
             ledger: LedgerOptions::default(),
             labels: vec![ProcessLabel::Pid, ProcessLabel::Comm],
             off: Vec::new(),
-            tlb: TlbOptions::default(),
+            sources: SourceOptions::default(),
         }
     }
 }
@@ -87,6 +87,10 @@ pub struct Engine {
     rows: Vec<Process>,
     /// When that reading was over.
     rows_read: Instant,
+    /// MRs that were found, among the rows.
+    found: Vec<Found>,
+    /// VmPin beyond what is known to be pinned by RDMA.
+    beyond_pins_bytes: Option<i64>,
     /// Whether registrations were watched then.
     watches: bool,
     /// The map of processes fills faster than it is cleared.
@@ -154,9 +158,9 @@ impl Engine {
     }
 
     fn new(host: Host, options: EngineOptions, openers: Openers) -> std::io::Result<Self> {
-        let EngineOptions { ledger, labels, off, tlb } = options;
+        let EngineOptions { ledger, labels, off, sources } = options;
         Ok(Self {
-            sources: Sources::start(&host, openers, tlb, &off)?,
+            sources: Sources::start(&host, openers, sources, &off)?,
             ledger: Ledger::new(ledger),
             labels: Labeller::new(host.clone(), labels),
             host,
@@ -167,6 +171,8 @@ impl Engine {
             started: Instant::now(),
             rows: Vec::new(),
             rows_read: Instant::now(),
+            found: Vec::new(),
+            beyond_pins_bytes: None,
             watches: false,
             hasty: false,
         })
@@ -263,6 +269,13 @@ impl Engine {
             self.judge_probe(published.begun, &snapshot.processes, seen);
             self.rows_read = published.begun + published.took;
             self.rows.clone_from(&snapshot.processes);
+            let accounts = answer(&seen.resources).map(|listed| &listed.accounts);
+            self.found = accounts.map(|accounts| accounts.found.clone()).unwrap_or_default();
+            found::add_to_rows(&mut self.rows, &self.found, tasks);
+            let counted = snapshot.counting_since_ns.is_some();
+            self.beyond_pins_bytes = tasks
+                .filter(|tasks| counted && tasks.whole && tasks.exact)
+                .map(|tasks| found::beyond_pins(tasks, &self.rows));
             self.hasty = snapshot
                 .maps
                 .iter()
@@ -276,6 +289,7 @@ impl Engine {
             tasks,
             gone: &gone,
             own: &own,
+            unowned: found::unowned(&self.found),
             now: self.started.elapsed(),
         };
         self.labels.begin();
@@ -347,6 +361,9 @@ impl Engine {
             memory: answer(&seen.memory),
             tlb: answer(&seen.tlb),
             write_probe: seen.write_probe.as_ref(),
+            resources: answer(&seen.resources),
+            found: &self.found,
+            beyond_pins_bytes: self.beyond_pins_bytes,
             present: &seen.present,
             view: &view,
             others: &others,

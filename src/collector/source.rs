@@ -123,6 +123,13 @@ impl<A: Send + 'static, T: Send + Sync + 'static> Source<A, T> {
         }
     }
 
+    /// A way to tell it what is not answered, for another thread. The source's own thread does not
+    /// end before that one is dropped.
+    #[must_use]
+    pub fn teller(&self) -> Option<Sender<A>> {
+        self.asks.clone()
+    }
+
     /// Waits for the answer, until `deadline`.
     pub fn wait(&mut self, deadline: Instant) {
         if self.overdue {

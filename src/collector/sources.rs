@@ -1,9 +1,11 @@
 //! Sources, each on its thread: the kernel's maps, the list of processes, the host's memory, and
 //! the counters of translations.
 
+use std::sync::mpsc::Sender;
+
 use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
 use crate::host::{self, Host, HostMemory, MemoryReader, Rights};
-use crate::model::{Attach, HookState, ProcessKey, Snapshot, Tasks, TlbFigures, Trouble};
+use crate::model::{Attach, HookState, Pin, ProcessKey, Snapshot, Tasks, TlbFigures, Trouble};
 
 use super::CollectError;
 use super::source::Source;
@@ -14,6 +16,8 @@ pub enum EventsAsk {
     Read(Vec<String>),
     /// Rows of processes that are gone.
     Forget(Vec<ProcessKey>),
+    /// Every live pin, to be sent there.
+    Pins(Sender<Result<Vec<Pin>, CollectError>>),
 }
 
 /// An answer of the kernel's thread.
@@ -51,6 +55,16 @@ where
             }
             (Err(error), EventsAsk::Read(_)) => {
                 Some(Ok(Events { snapshot: Err((&*error).into()), hooks: Vec::new() }))
+            }
+            (Ok(events), EventsAsk::Pins(reply)) => {
+                let pins = events.pins().map_err(|error| (&error).into());
+                // Who has given up waiting needs none.
+                let _ = reply.send(pins);
+                None
+            }
+            (Err(error), EventsAsk::Pins(reply)) => {
+                let _ = reply.send(Err((&*error).into()));
+                None
             }
             (Err(_), EventsAsk::Forget(_)) => None,
         }

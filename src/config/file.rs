@@ -35,7 +35,19 @@ type Add<'a> = Box<dyn FnMut(&str, usize) -> Result<(), Expected> + 'a>;
 
 /// Every key of the file.
 fn keys(config: &mut Config) -> Vec<Key<'_>> {
-    let Config { web, log, path, ebpf, process, mlock, tlb, write_probe, collectors } = config;
+    let Config {
+        web,
+        log,
+        path,
+        ebpf,
+        process,
+        mlock,
+        tlb,
+        write_probe,
+        devices,
+        resources,
+        collectors,
+    } = config;
     let mut of_process = vec![
         whole("max", PROCESSES, |max| process.max = usize::try_from(max).unwrap_or(usize::MAX)),
         text("linger", &mut process.linger, notation::duration),
@@ -93,10 +105,13 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
         text("timeout", &mut write_probe.timeout, notation::interval),
         list("page_sizes", &mut write_probe.page_sizes, notation::page_size, "each size once"),
         whole("max_bytes", PROBE_BYTES, |bytes| write_probe.max_bytes = bytes),
-        list("exclude", &mut write_probe.exclude, notation::pattern, "each pattern once"),
+        list("exclude", &mut write_probe.exclude.0, notation::pattern, "each pattern once"),
         whole("max_port_share", PER_CENT, |share| write_probe.max_port_share = share),
         text("program", &mut write_probe.program, notation::program),
     ];
+    let mut of_devices =
+        vec![list("exclude", &mut devices.exclude.0, notation::pattern, "each pattern once")];
+    let mut of_resources = vec![text("interval", &mut resources.interval, notation::interval)];
     for (collector, on) in COLLECTORS.into_iter().zip(collectors) {
         let mut own = vec![("enabled", Slot::Switch(on))];
         match collector {
@@ -104,6 +119,8 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
             "mlock" => own.append(&mut of_mlock),
             "tlb" => own.append(&mut of_tlb),
             "write_probe" => own.append(&mut of_write_probe),
+            "devices" => own.append(&mut of_devices),
+            "resources" => own.append(&mut of_resources),
             _ => {}
         }
         keys.push((collector, Slot::Section(own)));

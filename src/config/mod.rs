@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::model::{
-    COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, TlbOptions, WriteProbeOptions,
+    COLLECTORS, EbpfOptions, Excluded, MlockOptions, ProcessLabel, ResourcesOptions, TlbOptions,
+    WriteProbeOptions,
 };
 
 pub use web::{ListenAddress, Web, listen_address, telemetry_path};
@@ -39,8 +40,17 @@ pub struct Config {
     pub mlock: MlockOptions,
     pub tlb: TlbOptions,
     pub write_probe: WriteProbeOptions,
+    pub devices: DeviceOptions,
+    pub resources: ResourcesOptions,
     /// By [`COLLECTORS`].
     collectors: [bool; COLLECTORS.len()],
+}
+
+/// Which devices are looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceOptions {
+    /// By nobody, the write probe included.
+    pub exclude: Excluded,
 }
 
 /// What is logged, and how.
@@ -148,6 +158,8 @@ impl Default for Config {
             mlock: MlockOptions::default(),
             tlb: TlbOptions::default(),
             write_probe: WriteProbeOptions::default(),
+            devices: DeviceOptions::default(),
+            resources: ResourcesOptions::default(),
             collectors: [true; COLLECTORS.len()],
         }
     }

@@ -46,6 +46,8 @@ fn every_key_reaches_its_value() {
          write_probe: {interval: 5m, timeout: 1s, page_sizes: [1073741824, base], \
            max_bytes: 2097152, exclude: [mlx5_bond_*, rxe0], max_port_share: 100, \
            program: /opt/probe}\n\
+         devices: {exclude: [rxe*]}\n\
+         resources: {interval: 1d}\n\
          mr: {enabled: false}\n",
     )
     .unwrap();
@@ -76,17 +78,22 @@ fn every_key_reaches_its_value() {
     let events = vec![TlbEvent::InstructionLoad, TlbEvent::PageWalk];
     assert_eq!(config.tlb, TlbOptions { events, per_process: true, max_processes: 7 });
     let on: Vec<_> = COLLECTORS.into_iter().filter(|word| config.enabled(word)).collect();
-    assert_eq!(on, ["mlock", "hugepages", "tlb", "write_probe", "devices", "exporter"]);
+    assert_eq!(
+        on,
+        ["mlock", "hugepages", "tlb", "write_probe", "devices", "resources", "exporter"]
+    );
     let write_probe = WriteProbeOptions {
         interval: Duration::from_mins(5),
         timeout: Duration::from_secs(1),
         page_sizes: vec![PageBytes::Huge1G, PageBytes::Base],
         max_bytes: 2 << 20,
-        exclude: vec!["mlx5_bond_*".into(), "rxe0".into()],
+        exclude: Excluded(vec!["mlx5_bond_*".into(), "rxe0".into()]),
         max_port_share: 100,
         program: Some("/opt/probe".into()),
     };
     assert_eq!(config.write_probe, write_probe);
+    assert_eq!(config.devices.exclude, Excluded(vec!["rxe*".into()]));
+    assert_eq!(config.resources.interval, Duration::from_hours(24));
 }
 
 #[test]
@@ -101,7 +108,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
             "\n\nproces:\n  max: 1\n",
             "m.yaml:3: unknown key \"proces\", expected one of web, log, path, ebpf, capabilities, \
              mr, process, mlock, hugepages, tlb, write_probe, \
-             devices, exporter; did you mean \"process\"?",
+             devices, resources, exporter; did you mean \"process\"?",
         ),
         (
             "web: {listen_address: []}",
@@ -112,7 +119,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
         (
             "1: 2",
             "m.yaml:1: unknown key \"1\", expected one of web, log, path, ebpf, capabilities, mr, \
-             process, mlock, hugepages, tlb, write_probe, devices, exporter",
+             process, mlock, hugepages, tlb, write_probe, devices, resources, exporter",
         ),
     ] {
         assert_eq!(refusal(text), line);
@@ -233,7 +240,7 @@ fn what_is_no_section_is_told_what_one_holds() {
         (
             "- log\n",
             "m.yaml:1: invalid type: sequence, expected a section of the keys web, log, path, ebpf, capabilities, \
-             mr, process, mlock, hugepages, tlb, write_probe, devices, exporter",
+             mr, process, mlock, hugepages, tlb, write_probe, devices, resources, exporter",
         ),
     ] {
         assert_eq!(refusal(text), line);

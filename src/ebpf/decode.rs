@@ -1,10 +1,11 @@
 //! Records of the kernel → rows of a snapshot. Pure.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::model::{
-    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MlockCall, MlockTotals, MrKind, Process,
-    ProcessCounters, ProcessGauges, ProcessKey, text,
+    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MadeBy, MlockCall, MlockTotals, MrKind,
+    Pin, PinUse, Process, ProcessCounters, ProcessGauges, ProcessKey, text,
 };
 
 use super::records;
@@ -71,6 +72,7 @@ pub fn device_totals(
         for (sum, bytes) in into.pinned_bytes.iter_mut().zip(row.pinned_bytes) {
             *sum += bytes;
         }
+        into.unknown_releases += row.unknown_releases;
     }
     joined.into_values().collect()
 }
@@ -114,7 +116,36 @@ pub fn process(key: &records::process_key, row: &records::process) -> Option<Pro
             active_bytes: row.active_bytes,
             largest_bytes: if row.active > 0 { row.largest_bytes } else { 0 },
         },
+        pinned_bytes: row.pinned_bytes,
         live_pins: row.live_pins,
+    })
+}
+
+/// A live pin. Devices of one name share it through `devices`.
+#[must_use]
+pub fn pin(
+    umem: u64,
+    row: &records::pin,
+    names: &DeviceNames,
+    devices: &mut HashMap<u64, Arc<str>>,
+) -> Option<Pin> {
+    let device = devices.entry(row.device).or_insert_with(|| names.name(row.device).into());
+    Some(Pin {
+        umem,
+        born_ns: row.born_ns,
+        owner: (row.owner.tgid != 0)
+            .then_some(ProcessKey { tgid: row.owner.tgid, start_ns: row.owner.start_boottime_ns }),
+        device: Arc::clone(device),
+        kind: *MrKind::ALL.get(row.kind as usize)?,
+        pin_use: *PinUse::ALL.get(row.use_ as usize)?,
+        made_by: match row.verb {
+            records::VERB_REREG_MR => MadeBy::Reregistration,
+            records::VERB_REG_DMABUF_MR | records::VERB_REG_MR_IOCTL => MadeBy::Lengthless,
+            _ => MadeBy::Registration,
+        },
+        committed: row.committed != 0,
+        length_bytes: row.length_bytes,
+        pinned_bytes: row.pinned_bytes,
     })
 }
 
@@ -190,7 +221,7 @@ pub fn lost(counts: &[u64]) -> Vec<LostUpdates> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{MLOCK_ERRORS, PinUse};
+    use crate::model::MLOCK_ERRORS;
 
     fn device(name: &str, pointer: u64) -> records::device {
         let mut row = records::device { pointer, ..Default::default() };

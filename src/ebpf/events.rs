@@ -1,7 +1,7 @@
 //! The seam between the kernel and everything behind it.
 
 use crate::host::{self, Host, Rights};
-use crate::model::{HookState, ProcessKey, Snapshot};
+use crate::model::{HookState, Pin, ProcessKey, Snapshot};
 
 /// The kernel's own types, below /sys.
 const BTF: &str = "kernel/btf/vmlinux";
@@ -13,6 +13,12 @@ pub trait KernelEvents {
     /// # Errors
     /// A map could not be read: the figures of this reading are unknown, none are lost.
     fn snapshot(&mut self, devices: &[String]) -> Result<Snapshot, EventsError>;
+
+    /// Every live pin. Costs more than a snapshot, and is for no page.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    fn pins(&mut self) -> Result<Vec<Pin>, EventsError>;
 
     /// Frees the rows of processes that are gone and hold nothing.
     fn forget(&mut self, gone: &[ProcessKey]);
@@ -27,6 +33,10 @@ pub struct Unwatched;
 impl KernelEvents for Unwatched {
     fn snapshot(&mut self, _: &[String]) -> Result<Snapshot, EventsError> {
         Ok(Snapshot::default())
+    }
+
+    fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
+        Ok(Vec::new())
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}

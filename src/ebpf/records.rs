@@ -29,6 +29,8 @@ unsafe impl Record for device {}
 // SAFETY: as above.
 unsafe impl Record for call {}
 // SAFETY: as above.
+unsafe impl Record for pin {}
+// SAFETY: as above.
 unsafe impl Record for failure_key {}
 // SAFETY: as above.
 unsafe impl Record for settings {}

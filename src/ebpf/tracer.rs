@@ -1,6 +1,6 @@
 //! The programs in the kernel: loaded, attached, read, and taken out again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -10,7 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::host::{self, Host, Modules, Processes, Rights};
 use crate::model::{
-    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, Mlocks, ProcessKey, Snapshot, text,
+    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, Mlocks, Pin, ProcessKey, Snapshot,
+    text,
 };
 
 use super::attach::{one_line, os_error};
@@ -252,6 +253,26 @@ impl Tracer {
             .collect())
     }
 
+    /// Names of devices by the ids that rows carry, how many ids there are, and how many devices were
+    /// sampled. After the rows with the ids: the kernel names a device before it counts for it.
+    fn device_names(&mut self, present: &[String]) -> Result<(DeviceNames, u64, u64), EventsError> {
+        let sampled = self.sampled_names(present)?;
+        let devices = self.rows("devices")?;
+        let names = DeviceNames::new(&devices, |pointer| {
+            sampled.iter().find(|(at, _)| *at == pointer).map(|(_, name)| name.clone())
+        });
+        Ok((names, devices.len() as u64, sampled.len() as u64))
+    }
+
+    /// Every live pin.
+    fn read_pins(&mut self) -> Result<Vec<Pin>, EventsError> {
+        let rows: Vec<(u64, records::pin)> = self.rows("pins")?;
+        let (names, ..) = self.device_names(&[])?;
+        let mut devices = HashMap::new();
+        let pin = |(umem, row): &_| decode::pin(*umem, row, &names, &mut devices);
+        Ok(rows.iter().filter_map(pin).collect())
+    }
+
     /// Removes calls whose thread ended before a return probe saw them end.
     fn give_up_calls(&mut self, calls: &mut Vec<(u64, records::call)>, now_ns: u64) {
         let processes = Processes::of(&self.host);
@@ -314,12 +335,7 @@ impl Tracer {
         self.give_up_calls(&mut calls, now_ns);
         let totals = self.rows("totals")?;
         let failures = self.rows("failures")?;
-        // After the rows that carry their ids: the kernel names a device before it counts for it.
-        let sampled = self.sampled_names(present)?;
-        let devices = self.rows("devices")?;
-        let names = DeviceNames::new(&devices, |pointer| {
-            sampled.iter().find(|(at, _)| *at == pointer).map(|(_, name)| name.clone())
-        });
+        let (names, ids, samples) = self.device_names(present)?;
         let processes: Vec<(records::process_key, records::process)> = self.rows("processes")?;
         // Every pin names its process; the map itself is never walked.
         let pins: i64 = processes.iter().map(|(_, row)| row.live_pins).sum();
@@ -329,12 +345,15 @@ impl Tracer {
             processes.len() as u64,
             totals.len() as u64,
             failures.len() as u64,
-            devices.len() as u64,
-            sampled.len() as u64,
+            ids,
+            samples,
         ];
         let used = TOLD.into_iter().zip(entries);
         let maps = used.filter_map(|(map, entries)| self.map_use(map, entries)).collect();
+        let since = self.settings.counting_since_ns;
+        let counts = self.watch.counts_registrations() && since != 0;
         Ok(Snapshot {
+            counting_since_ns: counts.then_some(since),
             devices: decode::device_totals(&totals, &names),
             failures: decode::failures(&failures, &names),
             processes: processes
@@ -365,6 +384,11 @@ impl KernelEvents for Tracer {
         }
         let reading = self.reading;
         reading.with(|| self.read(present))
+    }
+
+    fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
+        let reading = self.reading;
+        reading.with(|| self.read_pins())
     }
 
     fn forget(&mut self, gone: &[ProcessKey]) {

@@ -189,7 +189,9 @@ impl Watch {
         }
     }
 
-    fn counts_registrations(&self) -> bool {
+    /// Whether whole registrations are watched.
+    #[must_use]
+    pub fn counts_registrations(&self) -> bool {
         self.seated.iter().any(|seated| seated.hook.symbol == "ib_uverbs_reg_mr")
     }
 

@@ -54,6 +54,27 @@ pub fn device(host: &Host, name: &str) -> RdmaDevice {
     }
 }
 
+/// Pages of the MRs of a device, as its driver counts them: mlx5's alone does. 32 bits, which wrap;
+/// on-demand paging, queues and DevX are not among them. None where the driver counts nothing.
+///
+/// # Errors
+/// The file can't be read, or is no number.
+pub fn reg_pages(host: &Host, name: &str) -> Result<Option<i32>, HostError> {
+    let path = host.sys(CLASS).join(name).join("reg_pages");
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(HostError::Read { path, source }),
+    };
+    // Kernels print it signed; as unsigned it would be the same 32 bits.
+    let number = text.trim().parse::<i64>().ok().filter(|n| *n <= i64::from(u32::MAX));
+    let expected = || format!("{:?}, expected a number of 32 bits", text.trim());
+    number.map(|number| Some(number as i32)).ok_or_else(|| HostError::Read {
+        path,
+        source: std::io::Error::new(ErrorKind::InvalidData, expected()),
+    })
+}
+
 fn first_port(at: &Path) -> Option<PathBuf> {
     let ports = std::fs::read_dir(at.join("ports")).ok()?;
     ports
@@ -151,6 +172,22 @@ mod tests {
         let host = Host::at(&tree.0);
         assert_eq!(device_names(&host).unwrap(), ["mlx5_0", "rxe0"]);
         assert_eq!(["mlx5_0", "rxe0"].map(|name| device(&host, name)), expected);
+    }
+
+    #[test]
+    fn pages_are_32_bits_which_wrap_and_what_is_no_number_says_so() {
+        let tree = Tree::new("reg-pages");
+        let read = |text: &str| {
+            tree.file("sys/class/infiniband/mlx5_0/reg_pages", text);
+            reg_pages(&Host::at(&tree.0), "mlx5_0")
+        };
+        assert_eq!(read("262144\n").unwrap(), Some(262_144));
+        // 9 TiB.
+        assert_eq!(read("-1879048192\n").unwrap(), Some(-1_879_048_192));
+        assert_eq!(read("2415919104\n").unwrap(), Some(-1_879_048_192));
+        let error = read("many\n").unwrap_err().to_string();
+        assert!(error.contains("reg_pages") && error.contains("\"many\""), "{error}");
+        assert_eq!(reg_pages(&Host::at(&tree.0), "mlx5_1").unwrap(), None);
     }
 
     #[test]

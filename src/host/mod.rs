@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 pub use cgroup::{CgroupPaths, Owner, cgroup_of};
 pub use cpu_counters::{CpuCounters, NodeTotal, OpensOnCpu, ReadsCounters, Verdict};
 pub use cpus::online_cpus;
-pub use infiniband::{device, device_names, has_rdma};
+pub use infiniband::{device, device_names, has_rdma, reg_pages};
 pub use kallsyms::{Home, Symbols};
 pub use lockdown::confidential;
 pub use memory::{

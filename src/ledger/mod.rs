@@ -3,6 +3,7 @@
 //! and no counter here ever falls.
 
 mod member;
+pub mod reconcile;
 mod slots;
 mod view;
 
@@ -10,7 +11,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Labels, Memory, Process, ProcessCounters, ProcessKey, Tasks};
+use crate::model::{Labels, Memory, Process, ProcessCounters, ProcessGauges, ProcessKey, Tasks};
 
 use member::Member;
 use slots::{Candidate, Slots};
@@ -46,6 +47,8 @@ pub struct Reading<'a> {
     /// Processes of mrscope itself, by pid and start in clock ticks: they never have series, and
     /// count with the others.
     pub own: &'a HashSet<(u32, u64)>,
+    /// What is registered for nobody who is known.
+    pub unowned: ProcessGauges,
     pub now: Duration,
 }
 
@@ -78,6 +81,7 @@ pub struct Ledger {
     other: ProcessCounters,
     /// Memory of all processes that are no members; None where it is not known.
     strangers: Option<Memory>,
+    unowned: ProcessGauges,
     /// Some keys may be rounded to the tick.
     rounded: bool,
 }
@@ -106,6 +110,7 @@ impl Ledger {
             remembered: VecDeque::new(),
             other: ProcessCounters::default(),
             strangers: None,
+            unowned: ProcessGauges::default(),
             rounded: false,
         }
     }
@@ -119,6 +124,7 @@ impl Ledger {
         label: &mut dyn FnMut(&Newcomer<'_>) -> Labels,
     ) -> Vec<ProcessKey> {
         self.members.values_mut().for_each(Member::begin);
+        self.unowned = reading.unowned;
         self.rekey(reading.rows);
         for row in reading.rows {
             self.members

@@ -190,7 +190,14 @@ fn holds(
         now += Duration::from_secs(*seconds);
         let tasks = list.map(|exact| world.tasks(exact));
         let (rows, gone, own) = (&world.rows, &world.dead, &HashSet::new());
-        let reading = Reading { rows, tasks: tasks.as_ref(), gone, own, now };
+        let reading = Reading {
+            rows,
+            tasks: tasks.as_ref(),
+            gone,
+            own,
+            now,
+            unowned: ProcessGauges::default(),
+        };
         let freed = ledger.advance(&reading, &mut { label });
         let view = ledger.view();
 

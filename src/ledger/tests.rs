@@ -15,6 +15,7 @@ pub fn row(tgid: u32, start_ns: u64, registrations: u64, active: i64) -> Process
             ..Default::default()
         },
         gauges: ProcessGauges { active, active_bytes: active * 4096, ..Default::default() },
+        pinned_bytes: 0,
         live_pins: active,
     }
 }
@@ -60,7 +61,10 @@ impl Told {
     fn all(&mut self, seconds: u64, rows: &[Process], tasks: Option<&Tasks>) -> Vec<ProcessKey> {
         let now = Duration::from_secs(seconds);
         let (gone, own) = (&self.gone, &self.own);
-        self.ledger.advance(&Reading { rows, tasks, gone, own, now }, &mut by_pid)
+        self.ledger.advance(
+            &Reading { rows, tasks, gone, own, now, unowned: ProcessGauges::default() },
+            &mut by_pid,
+        )
     }
 
     /// Pids that have series.
@@ -325,7 +329,10 @@ fn a_group_sums_its_members_and_keeps_the_events_of_the_dead() {
     let mut advance = |seconds, rows: &[Process], seen: &Tasks, gone: &HashSet<ProcessKey>| {
         let now = Duration::from_secs(seconds);
         let own = &HashSet::new();
-        ledger.advance(&Reading { rows, tasks: Some(seen), gone, own, now }, &mut group);
+        ledger.advance(
+            &Reading { rows, tasks: Some(seen), gone, own, now, unowned: ProcessGauges::default() },
+            &mut group,
+        );
         ledger.view().shown
     };
     let both = tasks(&[task(1, 10, 4096, 0), task(2, 20, 8192, 0)]);

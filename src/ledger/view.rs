@@ -44,11 +44,8 @@ impl Ledger {
     /// Every series, and all others. What is shown and what the others hold are all that is held.
     #[must_use]
     pub fn view(&self) -> View {
-        let mut others = Others {
-            counters: self.other,
-            gauges: ProcessGauges::default(),
-            memory: self.strangers,
-        };
+        let mut others =
+            Others { counters: self.other, gauges: self.unowned, memory: self.strangers };
         let mut living: HashMap<&Labels, Vec<(&ProcessKey, &Member)>> = HashMap::new();
         for (key, member) in &self.members {
             if member.ended.is_none() {

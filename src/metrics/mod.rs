@@ -7,7 +7,7 @@ mod page;
 
 pub use catalogue::{
     Fold, Kind, Metric, TABLES, devices, exporter, find, hugepages, metrics, mlock, mr, process,
-    tlb, write_probe,
+    resources, tlb, write_probe,
 };
 pub use encode::{CONTENT_TYPE, EncodeError, text};
 pub use page::{Family, Page, PageError, Sample, Value};

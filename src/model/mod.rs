@@ -8,6 +8,7 @@ mod errno;
 mod histogram;
 mod mlock;
 mod options;
+mod pin;
 mod process;
 mod resource;
 mod snapshot;
@@ -17,15 +18,16 @@ mod write_probe;
 
 pub use attach::{Attach, HookState, Trouble};
 pub use bench::BenchOptions;
-pub use device::RdmaDevice;
+pub use device::{Excluded, RdmaDevice};
 pub use errno::errno_name;
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
 pub use mlock::{MLOCK_ERRORS, MlockCall, MlockTotals, Mlocks};
 pub use options::{AttachMode, COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, Watched};
+pub use pin::{Account, Accounts, Found, FoundMr, FoundOwner, MadeBy, Pin};
 pub use process::{Labels, Process, ProcessCounters, ProcessGauges, ProcessKey, text};
 pub use resource::{
     CqEntry, Creator, CtxEntry, DeviceId, DeviceResources, MrEntry, MrOwner, Odp, OwnedBy, PdEntry,
-    QpEntry, ResourceCount,
+    QpEntry, ResourceCount, ResourcesOptions,
 };
 pub use snapshot::{
     Cause, DeviceTotals, Failure, InFlight, LostUpdates, MapUse, MrKind, PinUse, Snapshot,

@@ -137,5 +137,14 @@ impl ProcessLabel {
 }
 
 /// The words of all collectors, in the order of the page: file, flag, config key and label.
-pub const COLLECTORS: [&str; 8] =
-    ["mr", "process", "mlock", "hugepages", "tlb", "write_probe", "devices", "exporter"];
+pub const COLLECTORS: [&str; 9] = [
+    "mr",
+    "process",
+    "mlock",
+    "hugepages",
+    "tlb",
+    "write_probe",
+    "devices",
+    "resources",
+    "exporter",
+];

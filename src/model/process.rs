@@ -22,6 +22,12 @@ impl ProcessKey {
         Self { start_ns: self.start_ns / 10_000_000 * 10_000_000, ..*self }
     }
 
+    /// The key of a process that /proc tells of.
+    #[must_use]
+    pub fn of_tick(tgid: u32, ticks: u64) -> Self {
+        Self { tgid, start_ns: ticks * 10_000_000 }
+    }
+
     /// The key as /proc can tell it: its start in clock ticks of 10 ms.
     #[must_use]
     pub fn tick(&self) -> (u32, u64) {
@@ -113,6 +119,8 @@ pub struct Process {
     pub cgroup_id: u64,
     pub counters: ProcessCounters,
     pub gauges: ProcessGauges,
+    /// Whole pages pinned for it by RDMA, for queues too.
+    pub pinned_bytes: i64,
     /// Umems that still name this process, registered or about to be.
     pub live_pins: i64,
 }

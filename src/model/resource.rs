@@ -1,6 +1,21 @@
 //! What RDMA netlink tells of a device's resources. Numbers are the kernel's own, unique among the
 //! resources of one kind of one device.
 
+use std::time::Duration;
+
+/// How the kernel's lists are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourcesOptions {
+    /// Between two comparisons of all MRs, at least.
+    pub interval: Duration,
+}
+
+impl Default for ResourcesOptions {
+    fn default() -> Self {
+        Self { interval: Duration::from_mins(1) }
+    }
+}
+
 /// A device, by the kernel's index, which a rename leaves as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DeviceId {

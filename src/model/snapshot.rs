@@ -119,6 +119,8 @@ pub struct DeviceTotals {
     pub active_bytes: i64,
     /// By [`PinUse::ALL`].
     pub pinned_bytes: [i64; PinUse::ALL.len()],
+    /// Calls that released what no row tells of: registered before mrscope watched, or lost.
+    pub unknown_releases: u64,
 }
 
 impl DeviceTotals {
@@ -142,6 +144,7 @@ impl DeviceTotals {
             active: 0,
             active_bytes: 0,
             pinned_bytes: [0; PinUse::ALL.len()],
+            unknown_releases: 0,
         }
     }
 }
@@ -186,6 +189,9 @@ pub struct MapUse {
 /// All maps, read once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
+    /// Since when registrations are watched, on the kernel's monotonic clock. None while they are
+    /// not.
+    pub counting_since_ns: Option<u64>,
     pub devices: Vec<DeviceTotals>,
     pub failures: Vec<Failure>,
     pub processes: Vec<Process>,

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::device::Excluded;
+
 /// How and how often it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteProbeOptions {
@@ -16,7 +18,7 @@ pub struct WriteProbeOptions {
     /// What a run writes at most.
     pub max_bytes: u64,
     /// Names of devices that are never touched; * stands for any letters.
-    pub exclude: Vec<String>,
+    pub exclude: Excluded,
     /// A port that moves more of its rate than that, in per cent, is left alone.
     pub max_port_share: u64,
     /// The program; None: the one beside mrscope.
@@ -53,7 +55,7 @@ impl Default for WriteProbeOptions {
             timeout: Duration::from_secs(10),
             page_sizes: vec![PageBytes::Huge2M],
             max_bytes: 32 << 20,
-            exclude: vec!["none".to_owned()],
+            exclude: Excluded::default(),
             max_port_share: 50,
             program: None,
         }

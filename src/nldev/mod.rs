@@ -8,6 +8,7 @@
 
 pub mod dump;
 pub mod entries;
+pub mod live;
 pub mod owners;
 pub mod pace;
 pub mod socket;
@@ -17,6 +18,7 @@ use std::fmt;
 
 use crate::model::errno_name;
 
+pub use live::{ListsResources, LiveResources};
 pub use owners::owners;
 pub use pace::Pace;
 pub use socket::{Budget, Dump, End, Limit, Netlink};

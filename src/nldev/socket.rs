@@ -77,6 +77,16 @@ pub enum Limit {
     Changes,
 }
 
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Bytes => "too many bytes",
+            Self::Time => "too little time",
+            Self::Changes => "it changed all the time",
+        })
+    }
+}
+
 /// A way to the kernel's RDMA netlink.
 #[derive(Debug)]
 pub struct Netlink {

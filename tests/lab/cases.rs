@@ -152,8 +152,8 @@ pub type OwnCase = (&'static str, fn(Mode) -> Outcome);
 /// Run without any other mrscope: each starts its own.
 pub const OWN: &[OwnCase] = &[
     (
-        "mrs_from_before_the_start_never_count_below_zero",
-        holders::mrs_from_before_the_start_never_count_below_zero,
+        "mrs_from_before_the_start_count_and_never_below_zero",
+        holders::mrs_from_before_the_start_count_and_never_below_zero,
     ),
     ("two_mrscopes_count_the_same", lifecycle::two_mrscopes_count_the_same),
     (

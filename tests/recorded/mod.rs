@@ -2,6 +2,8 @@
 // Each test file uses its part of it.
 #![allow(dead_code)]
 
+pub mod resources;
+
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
@@ -9,9 +11,9 @@ use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers, Probes};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
     Attach, Cause, Counting, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse,
-    Measured, Memory, MlockCall, MlockTotals, Mlocks, MrKind, PortFigures, ProbeFigures, ProbeRun,
-    Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbCounter,
-    TlbEvent, TlbFigures, TlbNode, TlbProcess, TlbRole, Trouble,
+    Measured, Memory, MlockCall, MlockTotals, Mlocks, MrKind, Pin, PortFigures, ProbeFigures,
+    ProbeRun, Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks,
+    TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbProcess, TlbRole, Trouble,
 };
 
 /// Counters that always say the same.
@@ -99,6 +101,7 @@ pub fn openers(
         events: Box::new(|_| events()),
         tasks: Box::new(|_| Box::new(lister)),
         tlb: Box::new(|_| Box::new(Counted(tlb()))),
+        resources: Box::new(|_| Box::new(resources::Listing::of_ended())),
         write_probe: Box::new(|_| Ok(Box::new(Probed(write_probe())))),
     }
 }
@@ -109,6 +112,10 @@ pub struct Recorded(pub Snapshot);
 impl KernelEvents for Recorded {
     fn snapshot(&mut self, _: &[String]) -> Result<Snapshot, EventsError> {
         Ok(self.0.clone())
+    }
+
+    fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
+        Ok(Vec::new())
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}
@@ -157,6 +164,7 @@ fn device(name: &str, kind: MrKind) -> DeviceTotals {
         active: 3,
         active_bytes: 12_345_678,
         pinned_bytes: [12_349_440, 8192, 0],
+        unknown_releases: 0,
     }
 }
 
@@ -173,6 +181,7 @@ pub fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
             lock_ns: registrations / 4 * 2_000,
         },
         gauges: ProcessGauges { active: 2, active_bytes: 8192, largest_bytes: 4096 },
+        pinned_bytes: 12_288,
         live_pins: 2,
     }
 }
@@ -193,6 +202,7 @@ fn mlocks() -> Mlocks {
 
 pub fn snapshot() -> Snapshot {
     Snapshot {
+        counting_since_ns: Some(1),
         devices: vec![device("mlx5_0", MrKind::Host), device("mlx5_0", MrKind::Odp)],
         failures: vec![Failure {
             device: "mlx5_0".into(),

@@ -7,6 +7,7 @@ pub mod hugepages;
 pub mod mlock;
 pub mod mr;
 pub mod process;
+pub mod resources;
 pub mod tlb;
 pub mod write_probe;
 
@@ -73,6 +74,7 @@ pub const TABLES: [(&str, &[&Metric]); COLLECTORS.len()] = [
     ("tlb", tlb::TABLE),
     ("write_probe", write_probe::TABLE),
     ("devices", devices::TABLE),
+    ("resources", resources::TABLE),
     ("exporter", exporter::TABLE),
 ];
 

@@ -38,7 +38,7 @@ pub static ACTIVE: Metric = metric(
     "mrscope_mr_active",
     Kind::Gauge,
     DEVICE_KIND,
-    "MRs registered since mrscope started and not deregistered: a steady rise is a leak.",
+    "MRs that live, with those that the collector resources found from before the start: a steady rise is a leak.",
 );
 pub static ACTIVE_BYTES: Metric = metric(
     "mrscope_mr_active_bytes",
@@ -68,7 +68,7 @@ pub static PINNED_BYTES: Metric = metric(
     "mrscope_umem_pinned_bytes",
     Kind::Gauge,
     &["device", "use"],
-    "Whole pages of user memory pinned through this device since mrscope started; one buffer on several devices counts on each.",
+    "Whole pages of user memory pinned through this device; one buffer on several devices counts on each. Queues from before the start are not known.",
 );
 
 pub static PROCESS_REGISTRATION_SECONDS: Metric = of_processes(
@@ -83,7 +83,7 @@ pub static PROCESS_ACTIVE: Metric = of_processes(
     Kind::Gauge,
     &[],
     Fold::Sum,
-    "MRs that a process registered since mrscope started and that live, whoever holds them now.",
+    "MRs that a process registered and that live, whoever holds them now, with those that the collector resources found from before the start.",
 );
 pub static PROCESS_ACTIVE_BYTES: Metric = of_processes(
     "mrscope_process_mr_active_bytes",
@@ -97,7 +97,7 @@ pub static PROCESS_LARGEST_BYTES: Metric = of_processes(
     Kind::Gauge,
     &[],
     Fold::Max,
-    "Largest MR that a process registered since it last held none.",
+    "Largest MR that a process registered since it last held none, or that was found from before the start.",
 );
 pub static PROCESS_FAILURES: Metric = of_processes(
     "mrscope_process_mr_registration_failures_total",

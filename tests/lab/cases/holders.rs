@@ -125,16 +125,24 @@ pub fn pingpong_has_its_one_mr(lab: &Lab<'_>) -> Outcome {
     equal("after", lab.exporter.page()?.or_zero(ACTIVE), before.or_zero(ACTIVE))
 }
 
-pub fn mrs_from_before_the_start_never_count_below_zero(mode: Mode) -> Outcome {
+pub fn mrs_from_before_the_start_count_and_never_below_zero(mode: Mode) -> Outcome {
     let mut old = Workload::start()?;
     old.ask("reg count=100 size=8192")?;
     let exporter = Exporter::start(mode.flags())?;
+    let held = |page: &Page, mrs: f64| -> Outcome {
+        equal("MRs", page.or_zero(ACTIVE), mrs)?;
+        equal("their bytes", page.or_zero(ACTIVE_BYTES), mrs * 8192.0)?;
+        equal("of the process", page.or_zero(&of_process("active", old.pid)), mrs)
+    };
+    held(&exporter.page()?, 100.0)?;
     old.ask("reg count=10 size=8192")?;
-    equal("the newer ones", exporter.page()?.or_zero(ACTIVE), 10.0)?;
+    held(&exporter.page()?, 110.0)?;
     // The newest go first.
     old.ask("dereg count=10")?;
-    equal("none of the newer", exporter.page()?.or_zero(ACTIVE), 0.0)?;
-    old.ask("dereg count=100")?;
+    held(&exporter.page()?, 100.0)?;
+    old.ask("dereg count=99")?;
+    held(&exporter.page()?, 1.0)?;
+    old.ask("dereg count=1")?;
     let page = exporter.page()?;
     for series in [ACTIVE, ACTIVE_BYTES, PINNED_MR, PINNED_QUEUE] {
         equal(series, page.or_zero(series), 0.0)?;

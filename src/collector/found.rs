@@ -1,0 +1,78 @@
+//! MRs from before registrations were watched, as rows of the ledger and figures of devices.
+
+use std::collections::HashMap;
+
+use crate::model::{
+    DeviceTotals, Found, FoundOwner, PinUse, Process, ProcessCounters, ProcessGauges, ProcessKey,
+    Tasks,
+};
+
+/// Adds what was found to the rows of its processes; those that have none get one.
+pub fn add_to_rows(rows: &mut Vec<Process>, found: &[Found], tasks: Option<&Tasks>) {
+    let mut places: HashMap<(u32, u64), usize> =
+        rows.iter().enumerate().map(|(at, row)| (row.key.tick(), at)).collect();
+    for some in found {
+        let FoundOwner::Process(key) = some.owner else { continue };
+        let at = *places.entry(key.tick()).or_insert_with(|| {
+            rows.push(row_of(key, tasks));
+            rows.len() - 1
+        });
+        let row = &mut rows[at];
+        row.gauges = row.gauges.plus(&gauges(some));
+        row.live_pins += some.count as i64;
+        row.pinned_bytes += some.pinned_bytes as i64;
+    }
+}
+
+/// A process that did nothing yet.
+fn row_of(key: ProcessKey, tasks: Option<&Tasks>) -> Process {
+    let listed = tasks.and_then(|tasks| tasks.rows.iter().find(|it| it.key.tick() == key.tick()));
+    Process {
+        key: listed.map_or(key, |task| task.key),
+        comm: listed.map(|task| task.name()).unwrap_or_default(),
+        cgroup_id: 0,
+        counters: ProcessCounters::default(),
+        gauges: ProcessGauges::default(),
+        pinned_bytes: 0,
+        live_pins: 0,
+    }
+}
+
+fn gauges(found: &Found) -> ProcessGauges {
+    ProcessGauges {
+        active: found.count as i64,
+        active_bytes: found.bytes as i64,
+        largest_bytes: found.largest_bytes,
+    }
+}
+
+/// What was found and is of no process that is known.
+pub fn unowned(found: &[Found]) -> ProcessGauges {
+    let unowned = found.iter().filter(|some| !matches!(some.owner, FoundOwner::Process(_)));
+    unowned.fold(ProcessGauges::default(), |all, some| all.plus(&gauges(some)))
+}
+
+/// Adds what was found to the figures of its devices.
+pub fn add_to_devices(devices: &mut Vec<DeviceTotals>, found: &[Found]) {
+    for some in found {
+        let same = |totals: &DeviceTotals| totals.device == some.device && totals.kind == some.kind;
+        let at = devices.iter().position(same).unwrap_or_else(|| {
+            devices.push(DeviceTotals::idle(&some.device, some.kind));
+            devices.len() - 1
+        });
+        let totals = &mut devices[at];
+        totals.active += some.count as i64;
+        totals.active_bytes += some.bytes as i64;
+        totals.pinned_bytes[PinUse::Mr as usize] += some.pinned_bytes as i64;
+    }
+}
+
+/// VmPin of all processes beyond what RDMA pinned for those that live.
+pub fn beyond_pins(tasks: &Tasks, rows: &[Process]) -> i64 {
+    let memories: HashMap<ProcessKey, u64> =
+        tasks.rows.iter().filter_map(|task| Some((task.key, task.memory?.pinned_bytes))).collect();
+    let all: u64 = memories.values().sum();
+    // Of one that has ended nothing is in any VmPin.
+    let living = rows.iter().filter(|row| memories.contains_key(&row.key));
+    all as i64 - living.map(|row| row.pinned_bytes.max(0)).sum::<i64>()
+}
