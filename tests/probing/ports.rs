@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mrscope::collector::Probes;
-use mrscope::model::{ProbeFigures, WriteProbeOptions};
+use mrscope::model::{Excluded, ProbeFigures, WriteProbeOptions};
 
 use crate::ground::*;
 
@@ -22,7 +22,7 @@ fn ports_that_are_down_excluded_or_of_another_kind_are_skipped() {
     let program = ground.program("echo \"$@\" >>asked; cat answer");
     fs::write(ground.path("answer"), report().to_string()).unwrap();
     let exclude = vec!["mlx5_*".to_owned()];
-    let prober = ground.start(WriteProbeOptions { exclude, ..options(program) });
+    let prober = ground.start(WriteProbeOptions { exclude: Excluded(exclude), ..options(program) });
     let figures = prober.figures().unwrap();
     assert_eq!(figures.trouble, None);
     for (device, result) in [

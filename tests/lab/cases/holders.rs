@@ -129,10 +129,11 @@ pub fn mrs_from_before_the_start_count_and_never_below_zero(mode: Mode) -> Outco
     let mut old = Workload::start()?;
     old.ask("reg count=100 size=8192")?;
     let exporter = Exporter::start(mode.flags())?;
+    let pid = old.pid;
     let held = |page: &Page, mrs: f64| -> Outcome {
         equal("MRs", page.or_zero(ACTIVE), mrs)?;
         equal("their bytes", page.or_zero(ACTIVE_BYTES), mrs * 8192.0)?;
-        equal("of the process", page.or_zero(&of_process("active", old.pid)), mrs)
+        equal("of the process", page.or_zero(&of_process("active", pid)), mrs)
     };
     held(&exporter.page()?, 100.0)?;
     old.ask("reg count=10 size=8192")?;
