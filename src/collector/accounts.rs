@@ -177,10 +177,15 @@ impl Reader {
             if device.reconciled.found().is_empty() {
                 device.releases_seen = releases;
             }
-            if releases == device.releases_seen || !device.asks.is_due(begun) {
+            if releases == device.releases_seen {
                 continue;
             }
             let mrns: Vec<u32> = device.reconciled.found().keys().copied().collect();
+            // One by one they are asked for at once; a list costs more the longer it is.
+            let by_list = mrns.len() > MOST_QUESTIONS;
+            if by_list && !device.asks.is_due(begun) {
+                continue;
+            }
             match gone(&mut *self.kernel, device.id.index, &mrns) {
                 Ok(gone) => {
                     device.reconciled.forget(&gone);
@@ -188,7 +193,7 @@ impl Reader {
                 }
                 Err(error) => device.trouble = Some(format!("{name}: {error}")),
             }
-            if mrns.len() > MOST_QUESTIONS {
+            if by_list {
                 device.asks.spent(begun, self.begun.elapsed());
             }
         }

@@ -30,6 +30,8 @@ const SOURCE_DEADLINE: Duration = Duration::from_millis(500);
 const EVENTS_DEADLINE: Duration = Duration::from_secs(3);
 /// The same for resources: comparing them all takes long where there are many MRs.
 const RESOURCES_DEADLINE: Duration = Duration::from_millis(250);
+/// What the first page waits for MRs that are there already.
+const FOUND_DEADLINE: Duration = Duration::from_secs(20);
 /// Loading and attaching at the start, on the slowest of machines.
 const START_DEADLINE: Duration = Duration::from_mins(1);
 
@@ -133,7 +135,7 @@ impl Sources {
         wait(self.tlb.as_mut(), deadline);
         // MRs that are there already belong to the first page.
         self.ask_resources();
-        wait(self.resources.as_mut(), deadline);
+        wait(self.resources.as_mut(), Instant::now() + FOUND_DEADLINE);
         self.prober = self.prober.take().map(Probing::begin);
     }
 

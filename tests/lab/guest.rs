@@ -25,7 +25,9 @@ struct Selection {
 
 impl Selection {
     fn of(kernel: &str, boot: Boot, filter: Option<&str>) -> Self {
-        let named = |name: &str| filter.is_none_or(|filter| name.contains(filter));
+        let named = |name: &str| {
+            filter.is_none_or(|words| words.split(',').any(|word| name.contains(word)))
+        };
         let built = |name: &str| !cases::NEED_MODULE.contains(&name) || has_module(kernel);
         let wanted = |name: &str| {
             let home = if cases::PARALLEL.contains(&name) { Boot::Parallel } else { Boot::Usual };
