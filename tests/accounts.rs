@@ -206,7 +206,7 @@ fn the_first_page_has_what_was_there_before_and_each_later_page_what_is_left_of_
         ground.kernel(|kernel| kernel.mrs.get_mut(&3).unwrap().retain(|mr| mr.mrn >= next));
     }
     let page = running.page();
-    assert_eq!(value(&page, &of(70)).unwrap_or_default(), 0.0);
+    assert_eq!(value(&page, &of(70)), None);
     assert!(page.contains(OK), "{page}");
 }
 

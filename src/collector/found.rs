@@ -76,3 +76,46 @@ pub fn beyond_pins(tasks: &Tasks, rows: &[Process]) -> i64 {
     let living = rows.iter().filter(|row| memories.contains_key(&row.key));
     all as i64 - living.map(|row| row.pinned_bytes.max(0)).sum::<i64>()
 }
+
+/// A difference between two readings that were not made at one time: what is so at one of the last
+/// two alone came from what happened in between.
+#[derive(Debug, Default)]
+pub struct Steady {
+    last: Option<i64>,
+    before: Option<i64>,
+}
+
+impl Steady {
+    pub fn push(&mut self, difference: Option<i64>) {
+        self.before = std::mem::replace(&mut self.last, difference);
+    }
+
+    /// None while the latest is not known.
+    pub fn value(&self) -> Option<i64> {
+        let last = self.last?;
+        let before = self.before.unwrap_or_default();
+        Some(if last > 0 { before.clamp(0, last) } else { before.clamp(last, 0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_that_is_there_once_is_none() {
+        let mut steady = Steady::default();
+        let mut seen = |difference| {
+            steady.push(difference);
+            steady.value()
+        };
+        assert_eq!(seen(None), None);
+        assert_eq!(seen(Some(4096)), Some(0));
+        assert_eq!(seen(Some(-98_304)), Some(0));
+        assert_eq!(seen(Some(-4096)), Some(-4096));
+        assert_eq!(seen(Some(-8192)), Some(-4096));
+        assert_eq!(seen(Some(8192)), Some(0));
+        assert_eq!(seen(Some(8192)), Some(8192));
+        assert_eq!(seen(None), None);
+    }
+}

@@ -20,6 +20,7 @@ use crate::model::{
 };
 
 use super::exporter::{Report, write_reports};
+use super::found::Steady;
 use super::journal::Journal;
 use super::labels::Labeller;
 use super::pages::{Choice, Pages, Rendered, Request};
@@ -90,7 +91,7 @@ pub struct Engine {
     /// MRs that were found, among the rows.
     found: Vec<Found>,
     /// VmPin beyond what is known to be pinned by RDMA.
-    beyond_pins_bytes: Option<i64>,
+    beyond_pins: Steady,
     /// Whether registrations were watched then.
     watches: bool,
     /// The map of processes fills faster than it is cleared.
@@ -172,7 +173,7 @@ impl Engine {
             rows: Vec::new(),
             rows_read: Instant::now(),
             found: Vec::new(),
-            beyond_pins_bytes: None,
+            beyond_pins: Steady::default(),
             watches: false,
             hasty: false,
         })
@@ -273,9 +274,8 @@ impl Engine {
             self.found = accounts.map(|accounts| accounts.found.clone()).unwrap_or_default();
             found::add_to_rows(&mut self.rows, &self.found, tasks);
             let counted = snapshot.counting_since_ns.is_some();
-            self.beyond_pins_bytes = tasks
-                .filter(|tasks| counted && tasks.whole && tasks.exact)
-                .map(|tasks| found::beyond_pins(tasks, &self.rows));
+            let compared = tasks.filter(|tasks| counted && tasks.whole && tasks.exact);
+            self.beyond_pins.push(compared.map(|tasks| found::beyond_pins(tasks, &self.rows)));
             self.hasty = snapshot
                 .maps
                 .iter()
@@ -363,7 +363,7 @@ impl Engine {
             write_probe: seen.write_probe.as_ref(),
             resources: answer(&seen.resources),
             found: &self.found,
-            beyond_pins_bytes: self.beyond_pins_bytes,
+            beyond_pins_bytes: self.beyond_pins.value(),
             present: &seen.present,
             view: &view,
             others: &others,

@@ -28,10 +28,13 @@ pub fn device_names(host: &Host) -> Result<Vec<String>, HostError> {
     Ok(names)
 }
 
-/// Whether the kernel has RDMA now, with or without a device.
+/// Whether the kernel has RDMA now, with or without a device: not while its module is on the way out,
+/// when who asks for a part that has gone already would load it again.
 #[must_use]
 pub fn has_rdma(host: &Host) -> bool {
-    host.sys(CLASS).exists()
+    let state = std::fs::read_to_string(host.sys("module/ib_core/initstate"));
+    // A part of the kernel itself has no such file.
+    host.sys(CLASS).exists() && state.map_or(true, |state| state.trim() == "live")
 }
 
 /// A device of that name. An attribute that it lacks or can't read is empty.
@@ -198,5 +201,9 @@ mod tests {
         let tree = Tree::new("class");
         std::fs::create_dir_all(tree.0.join("sys/class/infiniband")).unwrap();
         assert!(has_rdma(&Host::at(&tree.0)));
+        for (state, has) in [("live", true), ("going", false), ("coming", false)] {
+            tree.file("sys/module/ib_core/initstate", &format!("{state}\n"));
+            assert_eq!(has_rdma(&Host::at(&tree.0)), has, "{state}");
+        }
     }
 }

@@ -31,22 +31,12 @@ pub struct Reconciled {
     earlier: Option<Earlier>,
     /// By the kernel's number.
     found: BTreeMap<u32, FoundMr>,
-    search: Search,
+    /// What may be found: MRs of the first list that are still there. Later ones were seen as they
+    /// were registered.
+    first: Option<HashSet<u32>>,
     /// By how much more were found than there can be, at the last two looks: a list that lacks an MR
     /// makes it look so twice.
     excess: HashMap<Length, [usize; 2]>,
-}
-
-/// Which MRs may be found.
-#[derive(Debug, Default)]
-enum Search {
-    /// Those of the first list, which comes.
-    #[default]
-    Begins,
-    /// Those of the first list.
-    Among(HashSet<u32>),
-    /// None any more: all later ones were seen as they were registered.
-    Over,
 }
 
 /// The last look.
@@ -90,20 +80,18 @@ impl Reconciled {
             self.drop_gone(look);
             self.compare(&earlier, look, &now, untold, owners)
         });
-        if matches!(self.search, Search::Begins) && look.whole {
-            self.search = Search::Among(look.entries.iter().map(|entry| entry.mrn).collect());
+        if look.whole {
+            let listed: HashSet<u32> = look.entries.iter().map(|entry| entry.mrn).collect();
+            match &mut self.first {
+                Some(first) => first.retain(|mrn| listed.contains(mrn)),
+                None => self.first = Some(listed),
+            }
         }
         self.earlier = Some(Earlier {
             pins: now.iter().map(|(id, (_, sure))| (*id, *sure)).collect(),
             lengths: look.entries.iter().map(|entry| (entry.mrn, length_of(entry))).collect(),
         });
         compared.filter(|_| look.whole)
-    }
-
-    /// Whether a further look may find more.
-    #[must_use]
-    pub fn searches(&self) -> bool {
-        !matches!(self.search, Search::Over)
     }
 
     #[must_use]
@@ -153,33 +141,27 @@ impl Reconciled {
             }
         }
         let mut beyond = 0;
-        let mut all_settled = true;
         let excess = std::mem::take(&mut self.excess);
         for (length, group) in groups {
             let before = excess.get(&length).copied().unwrap_or_default();
-            let (more, settled) = self.settle(length, &group, before, owners);
-            all_settled &= settled;
+            let more = self.settle(length, &group, before, owners);
             if let Length::Bytes(bytes) = length {
                 beyond += more * i64::try_from(bytes).unwrap_or(i64::MAX);
             }
-        }
-        if all_settled && look.whole && matches!(self.search, Search::Among(_)) {
-            self.search = Search::Over;
         }
         beyond
     }
 
     /// Finds what of a group nobody saw, and gives up what was wrongly found.
     ///
-    /// Returns how many MRs are there beyond those that are counted, and whether no more may be
-    /// found.
+    /// Returns how many MRs are there beyond those that are counted.
     fn settle(
         &mut self,
         length: Length,
         group: &Group<'_>,
         excess_before: [usize; 2],
         owners: &mut Owners<'_>,
-    ) -> (i64, bool) {
+    ) -> i64 {
         let listed = group.entries.len();
         let least = listed.saturating_sub(group.pins.len());
         let most = listed.saturating_sub(group.sure);
@@ -200,14 +182,13 @@ impl Reconciled {
         if excess > wrong {
             self.excess.insert(length, [excess - wrong, last - wrong]);
         }
-        if count < least && matches!(self.search, Search::Among(_)) {
+        if count < least {
             count += self.find(group, least - count, owners);
         }
-        let settled = count >= most || self.candidates(group).next().is_none();
         // Within the range there is no difference that is sure.
         let (listed, count) = (listed as i64, count as i64);
         let (low, high) = (listed - group.pins.len() as i64, listed - group.sure as i64);
-        (if count < low { low - count } else { (high - count).min(0) }, settled)
+        if count < low { low - count } else { (high - count).min(0) }
     }
 
     /// MRs of a group that may be found, and are not.
@@ -215,10 +196,8 @@ impl Reconciled {
         &'a self,
         group: &'a Group<'e>,
     ) -> impl Iterator<Item = (usize, &'e MrEntry)> + use<'a, 'e> {
-        let may = |mrn: u32| match &self.search {
-            Search::Among(first) => first.contains(&mrn) && !self.found.contains_key(&mrn),
-            Search::Begins | Search::Over => false,
-        };
+        let listed_first = |mrn| self.first.as_ref().is_some_and(|first| first.contains(&mrn));
+        let may = move |mrn| listed_first(mrn) && !self.found.contains_key(&mrn);
         let entries = group.entries.iter().enumerate();
         entries.filter(move |(_, entry)| may(entry.mrn)).map(|(at, entry)| (at, *entry))
     }

@@ -90,6 +90,7 @@ impl std::fmt::Display for Limit {
 /// A way to the kernel's RDMA netlink.
 #[derive(Debug)]
 pub struct Netlink {
+    host: Host,
     /// None after an answer that was not read to its end: the next question opens another.
     socket: Option<OwnedFd>,
     sequence: u32,
@@ -109,14 +110,10 @@ impl Netlink {
     /// # Errors
     /// The kernel gives no socket, for another reason.
     pub fn open(host: &Host) -> Result<Option<Self>, NldevError> {
-        // Asked for such a socket, the kernel would load ib_core.
-        if !has_rdma(host) {
-            return Ok(None);
-        }
-        match connected() {
+        match connected(host) {
             Ok(socket) => {
-                let buffer = vec![0; ROOM];
-                Ok(Some(Self { socket: Some(socket), sequence: 0, buffer }))
+                let (host, buffer) = (host.clone(), vec![0; ROOM]);
+                Ok(Some(Self { host, socket: Some(socket), sequence: 0, buffer }))
             }
             Err(NldevError::Socket { errno, .. }) if errno == number(Errno::PROTONOSUPPORT) => {
                 Ok(None)
@@ -313,7 +310,7 @@ impl Netlink {
         (bytes, datagrams): (&mut usize, &mut u32),
         mut take: impl FnMut(&mut Answer, &[u8]) -> Result<Step, NldevError>,
     ) -> Result<Attempt, NldevError> {
-        let socket = self.socket.take().map_or_else(connected, Ok)?;
+        let socket = self.socket.take().map_or_else(|| connected(&self.host), Ok)?;
         self.sequence = self.sequence.wrapping_add(1);
         let mut answer = Answer::to(question, self.sequence);
         if limits.left().is_none() {
@@ -373,7 +370,11 @@ impl Limits {
 }
 
 /// Connected to the kernel, so that nobody else can send to it.
-fn connected() -> Result<OwnedFd, NldevError> {
+fn connected(host: &Host) -> Result<OwnedFd, NldevError> {
+    // Asked for such a socket, the kernel would load ib_core.
+    if !has_rdma(host) {
+        return Err(failed("socket", Errno::PROTONOSUPPORT));
+    }
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
