@@ -58,8 +58,16 @@ struct Readers {
 }
 
 /// Maps whose use is told.
-const TOLD: [&str; 7] =
-    ["calls", "pins", "processes", "totals", "failures", "devices", "device_samples"];
+const TOLD: [&str; 8] = [
+    "calls",
+    "pins",
+    "processes",
+    "totals",
+    "failures",
+    "last_failures",
+    "devices",
+    "device_samples",
+];
 
 impl Tracer {
     /// Loads and attaches what `options` ask for and this kernel can do; what it can't is a state.
@@ -314,6 +322,7 @@ impl Tracer {
         self.give_up_calls(&mut calls, now_ns);
         let totals = self.rows("totals")?;
         let failures = self.rows("failures")?;
+        let last_failures = self.rows("last_failures")?;
         // After the rows that carry their ids: the kernel names a device before it counts for it.
         let sampled = self.sampled_names(present)?;
         let devices = self.rows("devices")?;
@@ -329,14 +338,18 @@ impl Tracer {
             processes.len() as u64,
             totals.len() as u64,
             failures.len() as u64,
+            last_failures.len() as u64,
             devices.len() as u64,
             sampled.len() as u64,
         ];
         let used = TOLD.into_iter().zip(entries);
         let maps = used.filter_map(|(map, entries)| self.map_use(map, entries)).collect();
+        let page_bytes = u64::from(self.settings.page_bytes);
         Ok(Snapshot {
+            read_ns: now_ns,
             devices: decode::device_totals(&totals, &names),
             failures: decode::failures(&failures, &names),
+            last_failures: decode::last_failures(&last_failures, &names, page_bytes),
             processes: processes
                 .iter()
                 .filter_map(|(key, row)| decode::process(key, row))

@@ -5,6 +5,7 @@ mod attach;
 mod bench;
 mod device;
 mod errno;
+mod failure;
 mod histogram;
 mod mlock;
 mod options;
@@ -19,6 +20,7 @@ pub use attach::{Attach, HookState, Trouble};
 pub use bench::BenchOptions;
 pub use device::RdmaDevice;
 pub use errno::errno_name;
+pub use failure::{Cause, Failure};
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
 pub use mlock::{MLOCK_ERRORS, MlockCall, MlockTotals, Mlocks};
 pub use options::{AttachMode, COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, Watched};
@@ -28,7 +30,8 @@ pub use resource::{
     QpEntry, ResourceCount,
 };
 pub use snapshot::{
-    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MapUse, MrKind, PinUse, Snapshot,
+    AddressRange, DeviceTotals, InFlight, LastFailure, LostUpdates, MapUse, MrKind, PinUse,
+    Snapshot,
 };
 pub use task::{Memory, Task, Tasks};
 pub use tlb::{

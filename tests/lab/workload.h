@@ -43,7 +43,7 @@ enum call {
 	CALLS,
 	CALL_EACH = CALLS
 };
-enum how { HOW_PROTNONE, HOW_UNMAPPED, HOW_ACCESS, HOW_HUGEPAGE };
+enum how { HOW_PROTNONE, HOW_UNMAPPED, HOW_ACCESS, HOW_HUGEPAGE, HOW_READONLY };
 
 /* One command's keys, defaults filled in. */
 struct options {
