@@ -17,6 +17,7 @@ mod readings;
 mod run;
 mod source;
 mod sources;
+mod status;
 mod tlb;
 mod write_probe;
 
@@ -36,6 +37,7 @@ pub use probing::{Prober, Probes};
 pub use readings::Openers;
 pub use run::{Engine, EngineOptions, Look};
 pub use sources::{CountsTlb, ListsTasks, LiveTasks, ProcessList};
+pub use status::{CollectorStatus, FailedRegistration, Status};
 
 /// What all collectors of one page see.
 #[derive(Debug)]

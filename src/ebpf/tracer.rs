@@ -346,7 +346,6 @@ impl Tracer {
         let maps = used.filter_map(|(map, entries)| self.map_use(map, entries)).collect();
         let page_bytes = u64::from(self.settings.page_bytes);
         Ok(Snapshot {
-            read_ns: now_ns,
             devices: decode::device_totals(&totals, &names),
             failures: decode::failures(&failures, &names),
             last_failures: decode::last_failures(&last_failures, &names, page_bytes),

@@ -167,8 +167,6 @@ impl MapUse {
 /// All maps, read once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// When it was read, by the monotonic clock.
-    pub read_ns: u64,
     pub devices: Vec<DeviceTotals>,
     pub failures: Vec<Failure>,
     /// The newest of each process, device and cause, as many as there is room for; newest first.

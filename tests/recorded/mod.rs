@@ -222,7 +222,6 @@ fn last_failures() -> Vec<LastFailure> {
 
 pub fn snapshot() -> Snapshot {
     Snapshot {
-        read_ns: 100_000_000_000,
         devices: vec![device("mlx5_0", MrKind::Host), device("mlx5_0", MrKind::Odp)],
         failures: vec![Failure {
             device: "mlx5_0".into(),
