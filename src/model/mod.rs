@@ -38,6 +38,6 @@ pub use tlb::{
     Counting, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbOptions, TlbProcess, TlbRole,
 };
 pub use write_probe::{
-    Measured, PageBytes, PortFigures, PortName, ProbeFigures, ProbeRun, ProbeTrouble,
+    DeviceLimit, Measured, PageBytes, PortFigures, PortName, ProbeFigures, ProbeRun, ProbeTrouble,
     WriteProbeOptions,
 };

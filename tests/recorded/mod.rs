@@ -86,6 +86,7 @@ pub fn write_probe() -> ProbeFigures {
             (port("mlx5_0", 2), fails),
             (port("mlx5_9", 1), gone),
         ]),
+        limits: Vec::new(),
         trouble: None,
     }
 }
