@@ -60,9 +60,13 @@ static const struct word count_words[] = {{"all", UNBOUNDED}, {0}};
 static const struct word memlock_words[] = {{"unlimited", UNBOUNDED}, {0}};
 static const struct word pages_words[] = {{"4k", PAGES_4K}, {"thp", PAGES_THP},	  {"2m", PAGES_2M},
 					  {"1g", PAGES_1G}, {"peer", PAGES_PEER}, {0}};
-static const struct word how_words[] = {{"protnone", HOW_PROTNONE}, {"unmapped", HOW_UNMAPPED},
-					{"access", HOW_ACCESS},	    {"hugepage", HOW_HUGEPAGE},
-					{"readonly", HOW_READONLY}, {0}};
+static const struct word how_words[] = {{"protnone", HOW_PROTNONE},
+					{"unmapped", HOW_UNMAPPED},
+					{"access", HOW_ACCESS},
+					{"hugepage", HOW_HUGEPAGE},
+					{"readonly", HOW_READONLY},
+					{"sound", HOW_SOUND},
+					{0}};
 static const struct word access_words[] = {
     {"local", IBV_ACCESS_LOCAL_WRITE},
     {"remote", IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ},
@@ -113,7 +117,7 @@ static const struct key {
     {"warmup", WARMUP, offsetof(struct options, warmup), 0, 1 << 30, NULL,
      "a number from 0 to 1024M"},
     {"how", HOW, offsetof(struct options, how), 0, 0, how_words,
-     "protnone, unmapped, access, hugepage or readonly"},
+     "protnone, unmapped, access, hugepage, readonly or sound"},
     {"memlock", MEMLOCK, offsetof(struct options, memlock), 0, UINT64_MAX - 1, memlock_words,
      "bytes, with an optional suffix K, M or G, or unlimited"},
     {"uid", UID, offsetof(struct options, uid), 0, UINT32_MAX - 1, NULL, "a user id"},

@@ -229,6 +229,8 @@ static char *map_bad(const struct options *options, uint64_t *bytes, int *access
 	case HOW_READONLY:
 		/* Without a reservation mmap succeeds and the pool is asked at the pin. */
 		return mmap(NULL, *bytes, rights, reserve | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
+	case HOW_SOUND:
+		return mmap(NULL, *bytes, rights, reserve, -1, 0);
 	case HOW_ACCESS:
 		break;
 	}
@@ -258,6 +260,7 @@ void run_fail(const char *op, const struct options *options)
 	reply_open(op);
 	reply_number("registered", tally.reg.count);
 	reply_number("address", (uintptr_t)start);
+	reply_number("size", options->size);
 	reply_tally(&tally, &before);
 	reply_close(tally.reg_failed.count == options->count);
 }
