@@ -337,6 +337,8 @@ pub fn a_cgroup_without_memory_interrupts_a_pin_or_leaves_none() -> Outcome {
     let spared = format!("/proc/{}/oom_score_adj", workload.pid);
     fs::write(&spared, "-1000").map_err(|error| format!("{spared}: {error}"))?;
     workload.ask("reg count=1 size=1M")?;
+    // MCL_CURRENT: pages of its programs that the cgroup had to give up could not be had again.
+    workload.ask("lock call=mlockall mode=1")?;
     fails_and_is_noted(&exporter, &mut workload, TOO_MUCH, ("ENOMEM", "no_memory"), true)?;
     equal("OOM kills after", memory_event(&group, "oom_kill ")?, 1.0)?;
     // Without the capability, but within the limit, it is the same.
