@@ -193,8 +193,7 @@ complaint() {
     awk '
         /invoked oom-killer:/ { oom = 1 }
         oom && !at && /Call Trace/ { at = NR; next }
-        oom && /memory: usage / { oom = at = 0 }
-        oom && /Mem-Info:/ { exit }
+        oom && /mem_cgroup_out_of_memory/ { oom = at = 0 }
         /WARNING:|BUG:|Oops|Call Trace/ { if (!at) at = NR; exit }
         END { if (at) print at }' "$1"
 }

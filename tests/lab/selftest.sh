@@ -151,9 +151,9 @@ check "the warning is shown" yes "$(grep -q 'WARNING: of a test' "$dir/errors" &
 
 # shellcheck disable=SC2016 # the guest's shell
 readonly say_oom='for line in "x invoked oom-killer: y" "Call Trace:" "$1"; do echo "$line" >/dev/kmsg; done'
-status_of guest --no-rdma -- sh -c "$say_oom" sh "memory: usage 1kB, limit 1kB" 2>/dev/null
+status_of guest --no-rdma -- sh -c "$say_oom" sh " mem_cgroup_out_of_memory+0x1/0x2" 2>/dev/null
 check "a cgroup out of memory is no complaint" 0 "$status"
-status_of guest --no-rdma -- sh -c "$say_oom" sh "Mem-Info:" 2>/dev/null
+status_of guest --no-rdma -- sh -c "$say_oom" sh " out_of_memory+0x1/0x2" 2>/dev/null
 check "a host out of memory is one" 126 "$status"
 
 dir=$(share panic)

@@ -80,8 +80,8 @@ fn bytes(text: &str) -> Result<f64, String> {
     let unit = match unit {
         "B" => 1.0,
         "KiB" => 1024.0,
-        "MiB" => 1048576.0,
-        "GiB" => 1073741824.0,
+        "MiB" => 1_048_576.0,
+        "GiB" => 1_073_741_824.0,
         _ => return Err(format!("{text:?} are no bytes")),
     };
     count.parse::<f64>().map(|count| count * unit).map_err(|_| format!("{text:?} are no bytes"))
@@ -329,7 +329,7 @@ pub fn a_cgroup_without_memory_interrupts_a_pin_or_leaves_none() -> Outcome {
     let row = row.ok_or("no row of it")?;
     let address = row["address"].strip_prefix("0x").map(|digits| u64::from_str_radix(digits, 16));
     let address = address.and_then(Result::ok).ok_or("no address")? as f64;
-    let range = Some((address, 256.0 * 1048576.0));
+    let range = Some((address, 256.0 * 1_048_576.0));
     let (errno, cause) = ("EINTR", "interrupted");
     Known { errno, cause, range, limit, pinned, exempt: true, since }.is_noted(&exporter, pid)?;
 
