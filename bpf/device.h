@@ -56,7 +56,7 @@ __noinline __u64 device_id(__u64 pointer)
 		id = 0xcbf29ce484222325ULL;
 #pragma unroll
 		for (i = 0; i < NAME_WORDS; i++)
-			id = (id ^ words[i] ^ (words[i] >> 29)) * 0x9e3779b97f4a7c15ULL;
+			id = mix(id, words[i]);
 	}
 	if (!bpf_map_lookup_elem(&devices, &id)) {
 		__s32 error = bpf_map_update_elem(&devices, &id, &seen, BPF_NOEXIST);

@@ -9,6 +9,7 @@
 MAP(pins, BPF_MAP_TYPE_HASH, 131072, __u64, struct pin);
 MAP(totals, BPF_MAP_TYPE_HASH, 512, struct totals_key, struct totals);
 MAP(failures, BPF_MAP_TYPE_HASH, 2048, struct failure_key, __u64);
+MAP(last_failures, BPF_MAP_TYPE_HASH, 1 << LAST_FAILURE_SLOT_BITS, __u32, struct last_failure);
 MAP(devices, BPF_MAP_TYPE_HASH, 256, __u64, struct device);
 MAP(device_samples, BPF_MAP_TYPE_HASH, 8, __u64, struct device_sample);
 MAP(totals_at_birth, BPF_MAP_TYPE_ARRAY, 1, __u32, struct totals);

@@ -61,6 +61,11 @@ static __always_inline int began_before_us(const struct call *call)
 	return !set || !set->counting_since_ns || call->start_ns < set->counting_since_ns;
 }
 
+static __always_inline __u64 mix(__u64 sum, __u64 word)
+{
+	return (sum ^ word ^ (word >> 29)) * 0x9e3779b97f4a7c15ULL;
+}
+
 static __always_inline void current_owner(struct process_key *owner)
 {
 	struct task_struct *leader = BPF_CORE_READ(current_task(), group_leader);

@@ -16,6 +16,7 @@ enum {
 	X(processes, struct process_key, struct process)                                           \
 	X(totals, struct totals_key, struct totals)                                                \
 	X(failures, struct failure_key, __u64)                                                     \
+	X(last_failures, __u32, struct last_failure)                                               \
 	X(devices, __u64, struct device)                                                           \
 	X(device_samples, __u64, struct device_sample)                                             \
 	X(pins, __u64, struct pin)

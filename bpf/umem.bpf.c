@@ -9,6 +9,14 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+/* Of the user ABI. */
+enum {
+	IB_ACCESS_LOCAL_WRITE = 1 << 0,
+	IB_ACCESS_REMOTE_WRITE = 1 << 1,
+	IB_ACCESS_REMOTE_ATOMIC = 1 << 3,
+	IB_ACCESS_MW_BIND = 1 << 4,
+};
+
 static __always_inline __u64 page_bytes(void)
 {
 	const struct settings *set = the_settings();
@@ -24,11 +32,16 @@ static __always_inline __u64 span_bytes(__u64 page_bytes, __u64 address, __u64 l
 	return ((address + length + mask) & ~mask) - (address & ~mask);
 }
 
+/* Whether the device may write to it by these rights: ib_access_writable(). */
+static __always_inline int writes(__u32 access)
+{
+	return access & (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_ATOMIC |
+			 IB_ACCESS_MW_BIND);
+}
+
 /* Why a pin failed, from what the caller may pin and how much it has. */
 static __always_inline __u32 pin_cause(const struct call *call, __s64 error)
 {
-	__s64 before = call->pinned_pages_before;
-	__s64 after = current_pinned_pages();
 	__u64 page = page_bytes();
 	__u64 asked = span_bytes(page, call->address, call->length_bytes);
 	/* Only pinned host memory is held against RLIMIT_MEMLOCK. */
@@ -40,8 +53,8 @@ static __always_inline __u32 pin_cause(const struct call *call, __s64 error)
 		return CAUSE_INTERRUPTED;
 	if (error == EFAULT) {
 		/* A mapping of the pool that is whole fails for want of a page alone. */
-		if (on_hugepages(call->address) &&
-		    on_hugepages(call->address + call->length_bytes - 1))
+		if (on_hugepages(call->address, writes(call->access)) &&
+		    on_hugepages(call->address + call->length_bytes - 1, writes(call->access)))
 			return CAUSE_HUGEPAGE_UNAVAILABLE;
 		return CAUSE_BAD_ADDRESS;
 	}
@@ -51,17 +64,11 @@ static __always_inline __u32 pin_cause(const struct call *call, __s64 error)
 		return CAUSE_OTHER;
 	if (!limited || current_may_exceed_memlock())
 		return CAUSE_NO_MEMORY;
-	/*
-	 * The kernel adds first, compares, and takes back: what it compared with was at least the
-	 * larger of both readings, unless a concurrent failure was in between.
-	 */
-	if (after > before)
-		before = after;
-	asked += (__u64)before * page;
+	asked += (__u64)call->pinned_pages * page;
 	return asked > current_memlock_bytes() ? CAUSE_MEMLOCK_LIMIT : CAUSE_NO_MEMORY;
 }
 
-static __noinline int pin_enter(__u64 device, __u64 address, __u64 length, __u32 kind)
+static __noinline int pin_enter(__u64 device, __u64 address, __u64 length, __u32 access, __u32 kind)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
 	struct call *call = bpf_map_lookup_elem(&calls, &thread);
@@ -86,9 +93,10 @@ static __noinline int pin_enter(__u64 device, __u64 address, __u64 length, __u32
 	call->device = device_id(call->device);
 	call->address = address;
 	call->length_bytes = length;
+	call->access = access;
 	call->kind = kind;
 	call->pins_tried++;
-	call->pinned_pages_before = current_pinned_pages();
+	call->pinned_pages = current_pinned_pages();
 	call->pin_start_ns = bpf_ktime_get_ns();
 	if (call->verb == VERB_NONE)
 		call->start_ns = call->pin_start_ns;
@@ -189,6 +197,14 @@ static __noinline int pin_exit(__u64 umem, __u32 kind)
 		return 0;
 	}
 	if (pointer_is_error(umem)) {
+		__s64 pinned_pages = current_pinned_pages();
+
+		/*
+		 * The kernel adds first, compares, and takes back: what it compared with was at
+		 * least the larger of both readings, unless a concurrent failure was in between.
+		 */
+		if (pinned_pages > call->pinned_pages)
+			call->pinned_pages = pinned_pages;
 		call->pin_failed = 1;
 		call->pin_cause = pin_cause(call, -(__s64)umem);
 	} else if (umem && !began_before_us(call)) {
@@ -231,11 +247,12 @@ static __noinline int release_enter(__u64 umem)
 	return 0;
 }
 
-#define PIN_HOOK(what, args, kind, K_DEVICE, K_ADDRESS, K_LENGTH, F_ADDRESS, F_LENGTH)             \
+#define PIN_HOOK(what, args, kind, K_DEVICE, K_ADDRESS, K_LENGTH, K_ACCESS, F_ADDRESS, F_LENGTH,   \
+		 F_ACCESS)                                                                         \
 	SEC("kprobe")                                                                              \
 	int umem_##what##_enter(struct pt_regs *ctx)                                               \
 	{                                                                                          \
-		return pin_enter(K_DEVICE, K_ADDRESS, K_LENGTH, kind);                             \
+		return pin_enter(K_DEVICE, K_ADDRESS, K_LENGTH, K_ACCESS, kind);                   \
 	}                                                                                          \
 	SEC("kretprobe")                                                                           \
 	int umem_##what##_exit(struct pt_regs *ctx)                                                \
@@ -245,7 +262,7 @@ static __noinline int release_enter(__u64 umem)
 	SEC("fentry")                                                                              \
 	int umem_##what##_fentry(__u64 *ctx)                                                       \
 	{                                                                                          \
-		return pin_enter(ctx[0], F_ADDRESS, F_LENGTH, kind);                               \
+		return pin_enter(ctx[0], F_ADDRESS, F_LENGTH, F_ACCESS, kind);                     \
 	}                                                                                          \
 	SEC("fexit")                                                                               \
 	int umem_##what##_fexit(__u64 *ctx)                                                        \
@@ -253,27 +270,31 @@ static __noinline int release_enter(__u64 umem)
 		return pin_exit(ctx[args], kind);                                                  \
 	}
 
-/* Arguments: (device, address, length, ...) */
-#define PIN_HOOK_23(what, args, kind)                                                              \
+/* Arguments: (device, address, length, access, ...) */
+#define PIN_HOOK_234(what, args, kind)                                                             \
 	PIN_HOOK(what, args, kind, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), PT_REGS_PARM3(ctx),     \
-		 ctx[1], ctx[2])
+		 PT_REGS_PARM4(ctx), ctx[1], ctx[2], ctx[3])
+/* Arguments: (device, offset, length, ...) */
+#define PIN_HOOK_23(what, args, kind)                                                              \
+	PIN_HOOK(what, args, kind, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx), PT_REGS_PARM3(ctx), 0,  \
+		 ctx[1], ctx[2], 0)
 /* Arguments: (device, dma device, offset, length, ...) */
 #define PIN_HOOK_34(what, args, kind)                                                              \
-	PIN_HOOK(what, args, kind, PT_REGS_PARM1(ctx), PT_REGS_PARM3(ctx), PT_REGS_PARM4(ctx),     \
-		 ctx[2], ctx[3])
+	PIN_HOOK(what, args, kind, PT_REGS_PARM1(ctx), PT_REGS_PARM3(ctx), PT_REGS_PARM4(ctx), 0,  \
+		 ctx[2], ctx[3], 0)
 
-PIN_HOOK_23(get, 4, KIND_HOST)
-PIN_HOOK_23(get_peer, 5, KIND_HOST)
-PIN_HOOK_23(get_va, 4, KIND_HOST)
-PIN_HOOK_23(odp_get, 5, KIND_ODP)
-PIN_HOOK(odp_implicit, 2, KIND_ODP, PT_REGS_PARM1(ctx), 0, 0, 0, 0)
+PIN_HOOK_234(get, 4, KIND_HOST)
+PIN_HOOK_234(get_peer, 5, KIND_HOST)
+PIN_HOOK_234(get_va, 4, KIND_HOST)
+PIN_HOOK_234(odp_get, 5, KIND_ODP)
+PIN_HOOK(odp_implicit, 2, KIND_ODP, PT_REGS_PARM1(ctx), 0, 0, 0, 0, 0, 0)
 PIN_HOOK_23(dmabuf_get, 6, KIND_DMABUF)
 PIN_HOOK_23(dmabuf_pinned, 5, KIND_DMABUF)
 PIN_HOOK_34(dmabuf_pinned_dma, 6, KIND_DMABUF)
 PIN_HOOK_23(dmabuf_revocable, 5, KIND_DMABUF)
 
 /* The vendor's (umem, ...) or (context, addr, ...) forms differ: only its result is used. */
-PIN_HOOK(peer_get, 3, KIND_PEER, 0, 0, 0, 0, 0)
+PIN_HOOK(peer_get, 3, KIND_PEER, 0, 0, 0, 0, 0, 0, 0)
 
 #define RELEASE_HOOK(what)                                                                         \
 	SEC("kprobe")                                                                              \

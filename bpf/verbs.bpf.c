@@ -6,6 +6,8 @@
 #include "device.h"
 #include "maps.h"
 
+#define LAST_FAILURE_WORDS (__builtin_offsetof(struct last_failure, sum) / sizeof(__u64))
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 static __always_inline __u32 process_slot(__u64 ns)
@@ -87,6 +89,38 @@ static __always_inline __u64 device_pointer_of(const struct call *call)
 	return device;
 }
 
+typedef __u64 __attribute__((may_alias)) word;
+
+static __noinline int note_failure(const struct call *call, __u32 error, __u32 cause)
+{
+	struct last_failure row = {
+	    .owner = call->owner,
+	    .at_ns = bpf_ktime_get_ns(),
+	    .device = call->device,
+	    .address = call->address,
+	    .length_bytes = call->length_bytes,
+	    .memlock_bytes = current_memlock_bytes(),
+	    .pinned_pages = call->pin_failed ? call->pinned_pages : current_pinned_pages(),
+	    .error = error,
+	    .cause = cause,
+	    .kind = call->kind,
+	    .range_known = call->pins_tried > 0,
+	    .memlock_exempt = current_may_exceed_memlock(),
+	};
+	const word *words = (const word *)&row;
+	__u64 hash = mix(mix(mix(0, row.owner.tgid), row.device), cause);
+	__u32 slot = hash >> (64 - LAST_FAILURE_SLOT_BITS);
+	__u32 i;
+
+	BPF_CORE_READ_INTO(&row.comm, current_task(), group_leader, comm);
+#pragma unroll
+	for (i = 0; i < LAST_FAILURE_WORDS; i++)
+		row.sum = mix(row.sum, words[i]);
+	if (bpf_map_update_elem(&last_failures, &slot, &row, BPF_ANY))
+		count_lost(LOST_LAST_FAILURES);
+	return 0;
+}
+
 static __always_inline void count_failure(const struct call *call, struct process *process,
 					  __s32 error)
 {
@@ -98,6 +132,7 @@ static __always_inline void count_failure(const struct call *call, struct proces
 		cause = call->pin_cause;
 	if (cause >= CAUSES)
 		return;
+	note_failure(call, -error, cause);
 	if (process)
 		__sync_fetch_and_add(&process->failures[cause], 1);
 

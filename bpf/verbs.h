@@ -33,7 +33,8 @@ struct call {
 	__u64 address;
 	__u64 length_bytes;
 	__u64 umems[PINS_PER_CALL];
-	__s64 pinned_pages_before;
+	__s64
+	    pinned_pages; /* of the memory as the pin began; if it failed, or as it ended if more */
 	__u32 verb;
 	__u32 kind;
 	__u32 pin_depth; /* pin functions of the ladder that the thread is inside of */
@@ -42,12 +43,41 @@ struct call {
 	__u32 pin_cause; /* of the last pin that failed */
 	__u32 pin_failed;
 	__u32 released_unknown; /* an umem without a row: from before the start, or lost */
+	__u32 access; /* rights that the pin was asked for */
+	__u32 unused;
 };
 
 struct failure_key {
 	__u64 device;
 	__u32 error; /* errno as the kernel returned it */
 	__u32 cause;
+};
+
+/*
+ * A registration that failed, for people to read: the newest of each process, device and cause, or
+ * of those that share a slot. What is replaced may be read still, in part old and in part new: then
+ * its sum is wrong.
+ */
+struct last_failure {
+	struct process_key owner;
+	char comm[COMM_BYTES]; /* the leader's, at the failure */
+	__u64 at_ns;	       /* monotonic */
+	__u64 device;
+	__u64 address;
+	__u64 length_bytes;
+	__u64 memlock_bytes; /* soft limit; all ones where there is none */
+	__s64 pinned_pages;
+	__u32 error;
+	__u32 cause;
+	__u32 kind;
+	__u32 range_known;    /* a pin was tried, with address and length */
+	__u32 memlock_exempt; /* CAP_IPC_LOCK, in the initial user namespace */
+	__u32 unused;
+	__u64 sum; /* of all words before */
+};
+
+enum {
+	LAST_FAILURE_SLOT_BITS = 8,
 };
 
 /* One row, written by user space before the programs are attached and when it has learned more. */
@@ -76,6 +106,7 @@ enum lost_reason {
 	LOST_TOTALS_FULL,
 	LOST_DEVICES_FULL,
 	LOST_FAILURES_FULL,
+	LOST_LAST_FAILURES,   /* the map would not take one */
 	LOST_THREADS_REFUSED, /* storage that a thread could not be given or asked for */
 	LOST_REASONS,
 };

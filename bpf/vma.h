@@ -32,6 +32,11 @@ struct mm_struct___maple {
 	struct maple_tree mm_mt;
 };
 
+/* Until 6.1 (f1a7941243c1). */
+struct mm_rss_stat {
+	int events;
+};
+
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_end;
@@ -129,8 +134,19 @@ static __always_inline void *vma_in_maple(struct mm_struct *mm, __u64 address)
 	return NULL;
 }
 
-/* Whether it lies in a mapping of hugepages of the pool that may be written. */
-static __noinline int on_hugepages(__u64 address)
+/*
+ * Whether the kernel pins read-only hugepages for who only reads. Until 6.1 it asked for the right
+ * to write, by force; 6.1 has begun to refuse that for hugepages (f347454d0341), and 6.2 asks no
+ * more.
+ */
+static __always_inline int pins_readonly_hugepages(void)
+{
+	return !bpf_core_field_exists(struct mm_struct___maple, mm_mt) ||
+	       !bpf_core_type_exists(struct mm_rss_stat);
+}
+
+/* Whether it lies in a mapping of hugepages of the pool that may be used so. */
+static __noinline int on_hugepages(__u64 address, __u32 write)
 {
 	struct mm_struct *mm = BPF_CORE_READ(current_task(), mm);
 	struct vm_area_struct *vma;
@@ -149,7 +165,9 @@ static __noinline int on_hugepages(__u64 address)
 	if (address < BPF_CORE_READ(vma, vm_start) || address >= BPF_CORE_READ(vma, vm_end))
 		return 0;
 	flags = BPF_CORE_READ(vma, vm_flags);
-	return (flags & VM_HUGETLB) && (flags & VM_WRITE);
+	if (!(flags & VM_HUGETLB))
+		return 0;
+	return (flags & VM_WRITE) || (!write && pins_readonly_hugepages());
 }
 
 #endif

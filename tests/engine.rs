@@ -206,3 +206,28 @@ fn who_asks_while_a_page_is_made_shares_the_next_one() {
     // One for who came first, one for all who came meanwhile; a tick may come between.
     assert!(readings <= 3, "{readings} readings");
 }
+
+#[test]
+fn the_status_is_that_of_the_newest_reading_and_looking_at_it_asks_no_source() {
+    const LOOKS: usize = 10_000;
+    let told = Told::start("status", vec![]);
+    let first = told.pages.status().unwrap();
+    let failures = first.failures.as_ref().unwrap();
+    let pids: Vec<u32> = failures.iter().map(|failure| failure.pid).collect();
+    assert_eq!(pids, snapshot().last_failures.iter().map(|row| row.tgid).collect::<Vec<_>>());
+    let before = told.kernel.lock().unwrap().readings;
+    for _ in 0..LOOKS {
+        assert!(told.pages.status().is_some());
+    }
+    // A tick may come between, and a few on a slow machine.
+    let readings = told.kernel.lock().unwrap().readings - before;
+    assert!(readings < LOOKS / 100, "{readings} readings");
+
+    told.kernel.lock().unwrap().fails = true;
+    told.page();
+    let status = told.pages.status().unwrap();
+    let mr = status.collectors.iter().find(|it| it.collector == "mr").unwrap();
+    assert_eq!(mr.state, "failed");
+    assert_eq!(status.failures.as_ref(), Err(&mr.reason));
+    assert!(status.at >= first.at);
+}

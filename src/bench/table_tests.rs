@@ -15,6 +15,8 @@ fn report(registration_ns: u64, rate: u64, tlb: Option<(u64, u64)>) -> Report {
         gid_type: None,
         mtu_bytes: 4096,
         port_rate_bytes_per_second: rate,
+        max_mr: None,
+        max_mr_size: None,
         pages: Pages::Base,
         page_size_bytes: 4096,
         fallback: None,

@@ -81,7 +81,7 @@ impl Journal {
         }
         for map in &snapshot.maps {
             let full = map.entries as f64 >= FULL_SHARE * map.max_entries as f64;
-            if !full || map.map == "device_samples" {
+            if !full || map.may_be_full() {
                 self.full.remove(map.map);
             } else if self.full.insert(map.map) {
                 tracing::warn!(
@@ -118,6 +118,7 @@ fn remedy_of_loss(source: &str, reason: &str) -> &'static str {
              interrupted on its CPU: kernels that preempt do that now and then, with \
              --ebpf.attach fentry more often"
         }
+        "not_written" => "one of the last failures is not shown; it is counted all the same",
         _ => "the return of a call, or a release, was not seen: see probe_missed",
     }
 }

@@ -20,6 +20,7 @@ mod resources;
 mod run;
 mod source;
 mod sources;
+mod status;
 mod tlb;
 mod write_probe;
 
@@ -40,6 +41,7 @@ pub use probing::{Prober, Probes};
 pub use readings::{Openers, SourceOptions};
 pub use run::{Engine, EngineOptions, Look};
 pub use sources::{CountsTlb, ListsTasks, LiveTasks, ProcessList};
+pub use status::{CollectorStatus, FailedRegistration, Status};
 
 /// What all collectors of one page see.
 #[derive(Debug)]

@@ -275,8 +275,7 @@ fn watched(hooks: &[HookState]) -> Result<(), CollectError> {
 /// Whether the maps can take what comes next. One that was full has to be emptied a little before
 /// it counts as having room: else a host at the limit would change its state with every reading.
 fn room(snapshot: &Snapshot, full: &mut BTreeSet<&'static str>) -> Result<(), CollectError> {
-    // Of the devices' samples a few are enough.
-    for map in snapshot.maps.iter().filter(|map| map.map != "device_samples") {
+    for map in snapshot.maps.iter().filter(|map| !map.may_be_full()) {
         if map.entries >= map.max_entries {
             full.insert(map.map);
         } else if map.entries * 20 < map.max_entries * 19 {

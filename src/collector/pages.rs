@@ -10,6 +10,8 @@ use tokio::sync::{oneshot, watch};
 use crate::metrics::EncodeError;
 use crate::model::COLLECTORS;
 
+use super::status::Status;
+
 /// A page's text, shared by all who asked for it.
 pub type Rendered = Result<Bytes, RenderError>;
 
@@ -60,6 +62,8 @@ pub struct Pages {
     pub(super) ready: Arc<AtomicBool>,
     /// The collectors that are on.
     pub(super) on: Vec<&'static str>,
+    /// What was read last, in words.
+    pub(super) status: watch::Receiver<Option<Arc<Status>>>,
     /// Its receiver lives on the thread.
     pub(super) alive: watch::Sender<()>,
 }
@@ -97,6 +101,12 @@ impl Pages {
         let (reply, page) = oneshot::channel();
         self.requests.send(Request { choice, reply }).map_err(|_| RenderError::Ended)?;
         page.await.map_err(|_| RenderError::Ended)?
+    }
+
+    /// What was read last, in words; None before the first reading. It asks nobody.
+    #[must_use]
+    pub fn status(&self) -> Option<Arc<Status>> {
+        self.status.borrow().clone()
     }
 
     /// Completes when the thread behind the pages has ended.

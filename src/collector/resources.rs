@@ -23,14 +23,21 @@ impl Collector for Resources {
             page.number(&resources::PINNED_DIFFERENCE, &[], bytes as f64)?;
         }
         let listed = scene.resources.map_err(Clone::clone)?;
+        let probed = scene.write_probe.map(|probed| probed.limits.as_slice()).unwrap_or_default();
         for device in &listed.devices {
             let name = device.device.name.as_str();
+            let probed = probed.iter().find(|limit| limit.device == name);
             for count in &device.counts {
                 let labels = [name, count.kind.as_str()];
                 page.number(&resources::IN_USE, &labels, count.in_use as f64)?;
-                if let Some(most) = count.maximum {
+                // The older kernels' lists tell none: what the device said when it was opened.
+                let of_mrs = probed.filter(|_| count.kind == "mr").map(|limit| limit.max_mr);
+                if let Some(most) = count.maximum.or(of_mrs) {
                     page.number(&resources::LIMIT, &labels, most as f64)?;
                 }
+            }
+            if let Some(limit) = probed {
+                page.number(&resources::MAX_MR_BYTES, &[name], limit.max_mr_size as f64)?;
             }
         }
         let mut found: BTreeMap<&str, u64> = BTreeMap::new();

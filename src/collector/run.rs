@@ -26,6 +26,7 @@ use super::labels::Labeller;
 use super::pages::{Choice, Pages, Rendered, Request};
 use super::probing::Probes;
 use super::readings::{Openers, Seen, SourceOptions, Sources, answer};
+use super::status::Notices;
 use super::{CollectError, Collector, Scene, all, found};
 
 /// How often the ledger advances when nobody asks for a page.
@@ -83,6 +84,7 @@ pub struct Engine {
     collectors: Vec<Box<dyn Collector>>,
     off: Vec<&'static str>,
     journal: Journal,
+    notices: Notices,
     started: Instant,
     /// The kernel's rows as they were last read.
     rows: Vec<Process>,
@@ -112,7 +114,8 @@ impl Engine {
         let ready = Arc::new(AtomicBool::new(false));
         let (alive, living) = watch::channel(());
         let mut engine = Self::new(host, options, openers)?;
-        let pages = Pages { requests, ready: Arc::clone(&ready), on: engine.on(), alive };
+        let status = engine.notices.reader();
+        let pages = Pages { requests, ready: Arc::clone(&ready), on: engine.on(), status, alive };
         let everything = pages.choose(&[""; 0]);
         let thread = std::thread::Builder::new().name("pages".into()).spawn(move || {
             let _living = living;
@@ -167,6 +170,7 @@ impl Engine {
             host,
             rights: Rights::NONE,
             collectors: all(),
+            notices: Notices::new(&off),
             off,
             journal: Journal::default(),
             started: Instant::now(),
@@ -338,6 +342,7 @@ impl Engine {
     fn page(&mut self, seen: &Seen, choice: &Choice) -> Page {
         let (page, reports) = self.collect(seen, choice);
         self.journal.collectors(&reports);
+        self.notices.publish(&reports, seen.snapshot());
         self.journal.hooks(seen.hooks());
         if let Ok(snapshot) = seen.snapshot() {
             self.journal.losses(snapshot);

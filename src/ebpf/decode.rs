@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::model::{
-    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MadeBy, MlockCall, MlockTotals, MrKind,
-    Pin, PinUse, Process, ProcessCounters, ProcessGauges, ProcessKey, text,
+    AddressRange, Cause, DeviceTotals, Failure, InFlight, LastFailure, LostUpdates, MadeBy,
+    MlockCall, MlockTotals, MrKind, Pin, PinUse, Process, ProcessCounters, ProcessGauges,
+    ProcessKey, text,
 };
 
 use super::records;
@@ -95,6 +96,51 @@ pub fn failures(rows: &[(records::failure_key, u64)], names: &DeviceNames) -> Ve
         .into_iter()
         .map(|((device, error, cause), count)| Failure { device, error, cause, count })
         .collect()
+}
+
+/// Newest first. Rows that were being replaced while they were read are left out: they are whole at
+/// the next reading.
+#[must_use]
+pub fn last_failures(
+    rows: &[(u32, records::last_failure)],
+    names: &DeviceNames,
+    page_bytes: u64,
+) -> Vec<LastFailure> {
+    let whole = rows.iter().map(|(_, row)| row).filter(|row| row.sum == sum_of(row));
+    let mut failures: Vec<_> =
+        whole.filter_map(|row| last_failure(row, names, page_bytes)).collect();
+    failures.sort_by_key(|failure| std::cmp::Reverse(failure.at_ns));
+    failures
+}
+
+fn last_failure(
+    row: &records::last_failure,
+    names: &DeviceNames,
+    page_bytes: u64,
+) -> Option<LastFailure> {
+    Some(LastFailure {
+        at_ns: row.at_ns,
+        tgid: row.owner.tgid,
+        comm: text(&row.comm.map(|c| c as u8)),
+        device: names.name(row.device).to_owned(),
+        error: row.error,
+        cause: *Cause::ALL.get(row.cause as usize)?,
+        kind: *MrKind::ALL.get(row.kind as usize)?,
+        range: (row.range_known != 0)
+            .then_some(AddressRange { address: row.address, length_bytes: row.length_bytes }),
+        memlock_bytes: row.memlock_bytes,
+        pinned_bytes: u64::try_from(row.pinned_pages).unwrap_or_default() * page_bytes,
+        memlock_exempt: row.memlock_exempt != 0,
+    })
+}
+
+/// As `mix` of bpf/maps.h, over all words before the sum itself.
+fn sum_of(row: &records::last_failure) -> u64 {
+    let words = &records::as_bytes(row)[..std::mem::offset_of!(records::last_failure, sum)];
+    words.chunks_exact(8).fold(0, |sum, word| {
+        let word = u64::from_ne_bytes(word.try_into().unwrap_or_default());
+        (sum ^ word ^ (word >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    })
 }
 
 /// None for a row that was just made: its name is not written yet.
@@ -202,6 +248,7 @@ const LOST: [(&str, &str); records::LOST_REASONS as usize] = [
     ("totals", "full"),
     ("devices", "full"),
     ("failures", "full"),
+    ("last_failures", "not_written"),
     ("mlock_threads", "refused"),
 ];
 
@@ -261,6 +308,37 @@ mod tests {
         assert!(process(&key, &empty).is_some_and(|row| row.live_pins == 0));
     }
 
+    fn noted(at_ns: u64) -> records::last_failure {
+        let mut row = records::last_failure {
+            at_ns,
+            error: 12,
+            cause: records::CAUSE_NO_MEMORY,
+            address: 0x1000,
+            length_bytes: 5,
+            pinned_pages: 3,
+            ..Default::default()
+        };
+        row.sum = sum_of(&row);
+        row
+    }
+
+    #[test]
+    fn the_last_failures_are_told_newest_first_and_one_that_is_being_replaced_is_not() {
+        let mut torn = noted(9);
+        torn.length_bytes = 6;
+        let mut refused = records::last_failure { pinned_pages: -1, ..noted(8) };
+        refused.sum = sum_of(&refused);
+        let reached = records::last_failure { range_known: 1, memlock_exempt: 1, ..noted(7) };
+        let reached = records::last_failure { sum: sum_of(&reached), ..reached };
+        let rows = [(1, noted(3)), (2, torn), (3, refused), (4, reached)];
+        let told = last_failures(&rows, &DeviceNames::default(), 4096);
+        assert_eq!(told.iter().map(|row| row.at_ns).collect::<Vec<_>>(), [8, 7, 3]);
+        assert_eq!((told[0].range, told[0].pinned_bytes), (None, 0));
+        let range = AddressRange { address: 0x1000, length_bytes: 5 };
+        assert_eq!((told[1].range, told[1].pinned_bytes), (Some(range), 12_288));
+        assert!(told[1].memlock_exempt && !told[2].memlock_exempt);
+    }
+
     #[test]
     fn the_orders_of_both_languages_agree() {
         assert_eq!(MrKind::ALL.len(), records::KINDS as usize);
@@ -275,6 +353,7 @@ mod tests {
         assert_eq!(hugepage, Cause::HugepageUnavailable);
         assert_eq!(LOST[records::LOST_PINS_REPLACED as usize], ("pins", "replaced"));
         assert_eq!(LOST[records::LOST_FAILURES_FULL as usize], ("failures", "full"));
+        assert_eq!(LOST[records::LOST_LAST_FAILURES as usize], ("last_failures", "not_written"));
         assert_eq!(LOST[records::LOST_THREADS_REFUSED as usize], ("mlock_threads", "refused"));
         assert_eq!(MlockCall::ALL.len(), records::MLOCK_SYSCALLS as usize);
         let place = |call| MlockCall::ALL.iter().position(|known| *known == call);

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn both_languages_agree_on_the_size_of_every_row() {
-        let sizes: [(&str, usize, usize); 15] = [
+        let sizes: [(&str, usize, usize); 16] = [
             ("settings", 4, size_of::<records::settings>()),
             ("lost", 4, 8),
             ("calls", 8, size_of::<records::call>()),
@@ -105,6 +105,7 @@ mod tests {
             ("processes", size_of::<records::process_key>(), size_of::<records::process>()),
             ("totals", size_of::<records::totals_key>(), size_of::<records::totals>()),
             ("failures", size_of::<records::failure_key>(), 8),
+            ("last_failures", 4, size_of::<records::last_failure>()),
             ("devices", 8, size_of::<records::device>()),
             ("device_samples", 8, size_of::<device_sample>()),
             ("totals_at_birth", 4, size_of::<records::totals>()),

@@ -33,6 +33,8 @@ unsafe impl Record for pin {}
 // SAFETY: as above.
 unsafe impl Record for failure_key {}
 // SAFETY: as above.
+unsafe impl Record for last_failure {}
+// SAFETY: as above.
 unsafe impl Record for settings {}
 // SAFETY: as above.
 unsafe impl Record for device_sample {}

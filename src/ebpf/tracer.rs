@@ -59,8 +59,16 @@ struct Readers {
 }
 
 /// Maps whose use is told.
-const TOLD: [&str; 7] =
-    ["calls", "pins", "processes", "totals", "failures", "devices", "device_samples"];
+const TOLD: [&str; 8] = [
+    "calls",
+    "pins",
+    "processes",
+    "totals",
+    "failures",
+    "last_failures",
+    "devices",
+    "device_samples",
+];
 
 impl Tracer {
     /// Loads and attaches what `options` ask for and this kernel can do; what it can't is a state.
@@ -335,6 +343,7 @@ impl Tracer {
         self.give_up_calls(&mut calls, now_ns);
         let totals = self.rows("totals")?;
         let failures = self.rows("failures")?;
+        let last_failures = self.rows("last_failures")?;
         let (names, ids, samples) = self.device_names(present)?;
         let processes: Vec<(records::process_key, records::process)> = self.rows("processes")?;
         // Every pin names its process; the map itself is never walked.
@@ -345,6 +354,7 @@ impl Tracer {
             processes.len() as u64,
             totals.len() as u64,
             failures.len() as u64,
+            last_failures.len() as u64,
             ids,
             samples,
         ];
@@ -352,10 +362,12 @@ impl Tracer {
         let maps = used.filter_map(|(map, entries)| self.map_use(map, entries)).collect();
         let since = self.settings.counting_since_ns;
         let counts = self.watch.counts_registrations() && since != 0;
+        let page_bytes = u64::from(self.settings.page_bytes);
         Ok(Snapshot {
             counting_since_ns: counts.then_some(since),
             devices: decode::device_totals(&totals, &names),
             failures: decode::failures(&failures, &names),
+            last_failures: decode::last_failures(&last_failures, &names, page_bytes),
             processes: processes
                 .iter()
                 .filter_map(|(key, row)| decode::process(key, row))

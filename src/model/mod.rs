@@ -5,6 +5,7 @@ mod attach;
 mod bench;
 mod device;
 mod errno;
+mod failure;
 mod histogram;
 mod mlock;
 mod options;
@@ -20,6 +21,7 @@ pub use attach::{Attach, HookState, Trouble};
 pub use bench::BenchOptions;
 pub use device::{Excluded, RdmaDevice};
 pub use errno::errno_name;
+pub use failure::{Cause, Failure};
 pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bounds};
 pub use mlock::{MLOCK_ERRORS, MlockCall, MlockTotals, Mlocks};
 pub use options::{AttachMode, COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, Watched};
@@ -30,13 +32,14 @@ pub use resource::{
     QpEntry, ResourceCount, ResourcesOptions,
 };
 pub use snapshot::{
-    Cause, DeviceTotals, Failure, InFlight, LostUpdates, MapUse, MrKind, PinUse, Snapshot,
+    AddressRange, DeviceTotals, InFlight, LastFailure, LostUpdates, MapUse, MrKind, PinUse,
+    Snapshot,
 };
 pub use task::{Memory, Task, Tasks};
 pub use tlb::{
     Counting, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbOptions, TlbProcess, TlbRole,
 };
 pub use write_probe::{
-    Measured, PageBytes, PortFigures, PortName, ProbeFigures, ProbeRun, ProbeTrouble,
+    DeviceLimit, Measured, PageBytes, PortFigures, PortName, ProbeFigures, ProbeRun, ProbeTrouble,
     WriteProbeOptions,
 };

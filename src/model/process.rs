@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::snapshot::Cause;
+use super::failure::Cause;
 
 /// Values of the labels that tell series of processes apart.
 pub type Labels = Arc<[String]>;

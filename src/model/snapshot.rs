@@ -1,5 +1,6 @@
 //! One reading of all maps. Rows of one device under several kernel ids are already joined.
 
+use super::failure::{Cause, Failure};
 use super::histogram::Slots;
 use super::mlock::Mlocks;
 use super::process::Process;
@@ -54,54 +55,6 @@ impl PinUse {
     }
 }
 
-/// Why a registration failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
-    Refused,
-    Device,
-    MemlockZero,
-    MemlockLimit,
-    NoMemory,
-    Interrupted,
-    BadAddress,
-    HugepageUnavailable,
-    Invalid,
-    Other,
-}
-
-impl Cause {
-    /// In the order of `enum failure_cause` of bpf/process.h.
-    pub const ALL: [Self; 10] = [
-        Self::Refused,
-        Self::Device,
-        Self::MemlockZero,
-        Self::MemlockLimit,
-        Self::NoMemory,
-        Self::Interrupted,
-        Self::BadAddress,
-        Self::HugepageUnavailable,
-        Self::Invalid,
-        Self::Other,
-    ];
-
-    /// The value of the label `cause`.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::Device => "device",
-            Self::MemlockZero => "memlock_zero",
-            Self::MemlockLimit => "memlock_limit",
-            Self::NoMemory => "no_memory",
-            Self::Interrupted => "interrupted",
-            Self::BadAddress => "bad_address",
-            Self::HugepageUnavailable => "hugepage_unavailable",
-            Self::Invalid => "invalid",
-            Self::Other => "other",
-        }
-    }
-}
-
 /// One device and kind of MR, since mrscope's start. Slots: [`super::power_of_four_bounds`] from 2^12.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTotals {
@@ -149,14 +102,33 @@ impl DeviceTotals {
     }
 }
 
-/// Failed registrations of one device, errno and cause.
+/// A registration that failed, with what decided why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct LastFailure {
+    /// By the monotonic clock.
+    pub at_ns: u64,
+    pub tgid: u32,
+    /// Name of the process then; any text.
+    pub comm: String,
     pub device: String,
-    /// The positive errno that the kernel returned.
     pub error: u32,
     pub cause: Cause,
-    pub count: u64,
+    pub kind: MrKind,
+    /// None where no pin was tried: the kernel side does not learn it then.
+    pub range: Option<AddressRange>,
+    /// Soft limit, of which [`super::Memory::NO_LIMIT`] is none.
+    pub memlock_bytes: u64,
+    /// VmPin, as the kernel compared it with the limit.
+    pub pinned_bytes: u64,
+    /// It had CAP_IPC_LOCK in the initial user namespace.
+    pub memlock_exempt: bool,
+}
+
+/// What was to be registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    pub address: u64,
+    pub length_bytes: u64,
 }
 
 /// A registration that has begun and not ended.
@@ -186,6 +158,15 @@ pub struct MapUse {
     pub memory_bytes: u64,
 }
 
+impl MapUse {
+    /// A full one loses nothing that counts: of the devices' samples a few are enough, and of the
+    /// last failures the newest.
+    #[must_use]
+    pub fn may_be_full(&self) -> bool {
+        matches!(self.map, "device_samples" | "last_failures")
+    }
+}
+
 /// All maps, read once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
@@ -194,6 +175,8 @@ pub struct Snapshot {
     pub counting_since_ns: Option<u64>,
     pub devices: Vec<DeviceTotals>,
     pub failures: Vec<Failure>,
+    /// The newest of each process, device and cause, as many as there is room for; newest first.
+    pub last_failures: Vec<LastFailure>,
     pub processes: Vec<Process>,
     pub in_flight: Vec<InFlight>,
     /// None while they are not watched.

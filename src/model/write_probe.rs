@@ -69,8 +69,19 @@ pub type PortName = (String, u8);
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ProbeFigures {
     pub ports: BTreeMap<PortName, PortFigures>,
+    /// Of the devices that are there and were measured, by the newest run of each.
+    pub limits: Vec<DeviceLimit>,
     /// What keeps every port from being measured, and what helps.
     pub trouble: Option<ProbeTrouble>,
+}
+
+/// What a device says it can have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceLimit {
+    pub device: String,
+    pub max_mr: u64,
+    /// Bytes of one MR.
+    pub max_mr_size: u64,
 }
 
 /// Why nothing is measured.

@@ -42,6 +42,11 @@ pub struct Report {
     /// 0 where the device does not tell.
     #[serde(deserialize_with = "whole")]
     pub port_rate_bytes_per_second: u64,
+    /// MRs, and bytes of one, that the device says it can have; None where it does not tell.
+    #[serde(deserialize_with = "required")]
+    pub max_mr: Option<u64>,
+    #[serde(deserialize_with = "required")]
+    pub max_mr_size: Option<u64>,
     pub pages: Pages,
     /// What the kernel says that the memory lies on.
     #[serde(deserialize_with = "whole")]
@@ -220,6 +225,7 @@ impl Report {
             (self.gid_index.is_some() != self.gid.is_some(), "a GID has an index"),
             (self.gid_type.is_some() && self.gid.is_none(), "a type of no GID"),
             (self.mtu_bytes == 0, "an MTU of 0"),
+            (self.max_mr.is_some() != self.max_mr_size.is_some(), "one limit without the other"),
             (!self.page_size_bytes.is_power_of_two(), "the size of a page is no power of 2"),
             (self.mr_bytes / 2 < self.message_bytes, "half of the MR holds no message"),
             (self.depth == 0, "nothing was outstanding"),
@@ -302,6 +308,7 @@ mod tests {
             "result": "ok", "device": "rxe0", "port": 1, "gid_index": 1,
             "gid": "0000:0000:0000:0000:0000:ffff:0a09:0001", "gid_type": "RoCE v2",
             "mtu_bytes": 4096, "port_rate_bytes_per_second": 312_500_000,
+            "max_mr": 524_287, "max_mr_size": u64::MAX,
             "pages": "2m", "page_size_bytes": 2_097_152, "fallback": null, "numa_node": 0,
             "mr_bytes": 4_194_304, "touched": true,
             "registration_ns": 90_000, "deregistration_ns": 20_000,
@@ -340,6 +347,8 @@ mod tests {
         }
         let by_lid = with(&with(&report(), "gid", Value::Null), "gid_index", Value::Null);
         assert!(parse(&with(&by_lid, "gid_type", Value::Null)).is_ok());
+        let silent = with(&with(&report(), "max_mr", Value::Null), "max_mr_size", Value::Null);
+        assert!(parse(&silent).is_ok());
         let counted = with(&with(&report(), "tlb_accesses", json!(5)), "tlb_misses", json!(0));
         assert!(parse(&counted).is_ok());
         let why = json!("no such event");
@@ -402,6 +411,9 @@ mod tests {
             ("bandwidth_bytes_per_second", json!(196_608_000_400.0)),
             ("bandwidth_bytes_per_second", Value::Null),
             ("mtu_bytes", json!(0)),
+            ("max_mr", Value::Null),
+            ("max_mr", json!(-1)),
+            ("max_mr_size", json!(1.5)),
             ("page_size_bytes", json!(3000)),
             ("mr_bytes", json!(131_071)),
             ("latency_p50_ns", json!(21)),

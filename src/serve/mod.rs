@@ -97,9 +97,11 @@ fn router(telemetry_path: &str, pages: Pages) -> Router {
         .gzip(true)
         .quality(CompressionLevel::Precise(GZIP_LEVEL))
         .compress_when(SizeAbove::new(GZIP_FROM_BYTES));
-    let landing = status::page(telemetry_path);
+    let path = telemetry_path.to_owned();
+    let landing =
+        |State(pages): State<Pages>| async move { status::page(&path, pages.status().as_deref()) };
     Router::new()
-        .route("/", get(|| async { landing }))
+        .route("/", get(landing))
         .route(telemetry_path, get(metrics))
         .route("/-/healthy", get(|| async { "mrscope is healthy.\n" }))
         .route("/-/ready", get(ready))

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use mrscope::model::Cause;
 use mrscope::probe::{NoReport, Reason};
 use promql_parser::label::MatchOp;
 use serde_json::Value;
@@ -334,6 +335,35 @@ fn the_runbook_has_every_result_of_the_write_probe_once() {
     );
     let once: BTreeSet<_> = told.iter().collect();
     assert_eq!(once.len(), told.len(), "{told:?}");
+}
+
+#[test]
+fn the_runbook_tells_each_cause_once_in_the_words_of_the_status_page() {
+    let runbook = read("docs/runbook.md");
+    let (_, section) = runbook.split_once("\n# Causes\n").unwrap();
+    let (section, _) = section.split_once("\n# ").unwrap();
+    let mut told: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+    told.retain(|line| *line != "| `cause` | what happened | what helps |");
+    let row = |cause: Cause| {
+        format!("| `{}` | {} | {} |", cause.label(), cause.meaning(), cause.remedy())
+    };
+    let mut expected = Cause::ALL.map(row);
+    told.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn the_alert_that_goes_by_causes_names_each_of_them() {
+    let rules = read("dashboards/rules/alerts.yaml");
+    let (_, alert) = rules.split_once("- alert: MrscopeRegistrationsFail\n").unwrap();
+    let (alert, _) = alert.split_once("- alert:").unwrap();
+    let (_, causes) = alert.split_once("cause=~\"").unwrap();
+    let (causes, rest) = causes.split_once('"').unwrap();
+    // Of the last there is nothing to say.
+    for cause in causes.split('|').filter(|cause| *cause != Cause::Other.label()) {
+        assert!(rest.contains(&format!("{cause}: ")), "{cause} is not explained");
+    }
 }
 
 #[test]

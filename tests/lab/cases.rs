@@ -1,6 +1,7 @@
 //! The cases, by what they are run with.
 
 mod bench_table;
+mod causes;
 mod churn;
 mod degraded;
 mod devices;
@@ -384,7 +385,8 @@ pub const ONCE: &[OnceCase] = &[
 ];
 
 /// Run as those.
-pub const MORE: [&[OnceCase]; 3] = [probing::CASES, probing_faults::CASES, nldev::CASES];
+pub const MORE: [&[OnceCase]; 4] =
+    [probing::CASES, probing_faults::CASES, nldev::CASES, causes::CASES];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
 
@@ -432,25 +434,6 @@ pub const KPROBES_ALONE: &[KernelCase] = &[
         "asked_for_trampolines_the_log_says_why_there_are_none",
         programs::asked_for_trampolines_the_log_says_why_there_are_none,
     ),
-];
-
-/// Cases that load the lab's own module.
-pub const NEED_MODULE: &[&str] = &[
-    "pins_outside_a_registration_are_queue_buffers",
-    "a_process_with_queues_alone_is_forgotten_after_its_end",
-    "what_a_vendor_s_driver_pins_is_counted_as_the_kernel_s",
-    "memory_of_a_gpu_is_peer_memory_and_charged",
-    "a_function_that_another_module_brings_later_is_watched",
-];
-
-/// Cases about what happens at the same time: run in a guest whose CPUs do too.
-pub const PARALLEL: &[&str] = &[
-    "kill_9_of_a_holder_leaves_zero",
-    "a_hundred_thousand_registrations_are_all_counted",
-    "rows_that_two_cpus_make_at_once_lose_nothing",
-    "missed_returns_are_counted_and_explain_the_difference",
-    "two_thousand_short_lives_add_up_in_a_bounded_number_of_series",
-    "every_lock_of_eight_threads_is_counted",
 ];
 
 /// Fails with both values unless they are equal.

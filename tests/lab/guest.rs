@@ -13,6 +13,26 @@ use crate::matrix::{self, What, cannot};
 pub const UP: &str = "guest: up";
 pub const CLOSING: &str = "guest: ";
 
+/// Cases that load the lab's own module.
+const NEED_MODULE: &[&str] = &[
+    "pins_outside_a_registration_are_queue_buffers",
+    "a_process_with_queues_alone_is_forgotten_after_its_end",
+    "what_a_vendor_s_driver_pins_is_counted_as_the_kernel_s",
+    "memory_of_a_gpu_is_peer_memory_and_charged",
+    "a_function_that_another_module_brings_later_is_watched",
+    "a_driver_that_fails_after_the_pin_is_the_device_s",
+];
+
+/// Cases about what happens at the same time: run in a guest whose CPUs do too.
+const PARALLEL: &[&str] = &[
+    "kill_9_of_a_holder_leaves_zero",
+    "a_hundred_thousand_registrations_are_all_counted",
+    "rows_that_two_cpus_make_at_once_lose_nothing",
+    "missed_returns_are_counted_and_explain_the_difference",
+    "two_thousand_short_lives_add_up_in_a_bounded_number_of_series",
+    "every_lock_of_eight_threads_is_counted",
+];
+
 /// The cases of one guest.
 #[derive(Default)]
 struct Selection {
@@ -28,9 +48,9 @@ impl Selection {
         let named = |name: &str| {
             filter.is_none_or(|words| words.split(',').any(|word| name.contains(word)))
         };
-        let built = |name: &str| !cases::NEED_MODULE.contains(&name) || has_module(kernel);
+        let built = |name: &str| !NEED_MODULE.contains(&name) || has_module(kernel);
         let wanted = |name: &str| {
-            let home = if cases::PARALLEL.contains(&name) { Boot::Parallel } else { Boot::Usual };
+            let home = if PARALLEL.contains(&name) { Boot::Parallel } else { Boot::Usual };
             home == boot && named(name) && built(name)
         };
         let no_trampolines = cannot(kernel, What::Mode(Mode::Fentry)).is_some();

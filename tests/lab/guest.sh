@@ -188,10 +188,20 @@ else
     say "the guest did not come up"
 fi
 
+# The line at which the kernel complains. What it tells of a cgroup without memory, which a case may want, is none.
+complaint() {
+    awk '
+        /invoked oom-killer:/ { oom = 1 }
+        oom && !at && /Call Trace/ { at = NR; next }
+        oom && /mem_cgroup_out_of_memory/ { oom = at = 0 }
+        /WARNING:|BUG:|Oops|Call Trace/ { if (!at) at = NR; exit }
+        END { if (at) print at }' "$1"
+}
+
 # A kernel that complained is a failure that the command may not have noticed.
 for log in "$run/dmesg.txt" "$run/console.log"; do
     [[ -e $log ]] || continue
-    line=$(grep -nEm1 'WARNING:|BUG:|Oops|Call Trace' "$log" | cut -d: -f1) || true
+    line=$(complaint "$log")
     [[ -n $line ]] || continue
     say "the guest's kernel complained:"
     sed -n "$((line > 5 ? line - 5 : 1)),$((line + 60)){s/\r\$//;p}" "$log" >&2

@@ -149,6 +149,13 @@ status_of guest --no-rdma --share "$dir" -- sh -c 'echo "WARNING: of a test" >/d
 check "a kernel warning gives 126" 126 "$status"
 check "the warning is shown" yes "$(grep -q 'WARNING: of a test' "$dir/errors" && echo yes || echo no)"
 
+# shellcheck disable=SC2016 # the guest's shell
+readonly say_oom='for line in "x invoked oom-killer: y" "Call Trace:" "$1"; do echo "$line" >/dev/kmsg; done'
+status_of guest --no-rdma -- sh -c "$say_oom" sh " mem_cgroup_out_of_memory+0x1/0x2" 2>/dev/null
+check "a cgroup out of memory is no complaint" 0 "$status"
+status_of guest --no-rdma -- sh -c "$say_oom" sh " out_of_memory+0x1/0x2" 2>/dev/null
+check "a host out of memory is one" 126 "$status"
+
 dir=$(share panic)
 status_of guest --no-rdma --share "$dir" -- sh -c 'echo c >/proc/sysrq-trigger' 2>"$dir/errors"
 check "a kernel panic gives 125" 125 "$status"

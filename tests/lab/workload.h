@@ -43,7 +43,8 @@ enum call {
 	CALLS,
 	CALL_EACH = CALLS
 };
-enum how { HOW_PROTNONE, HOW_UNMAPPED, HOW_ACCESS, HOW_HUGEPAGE };
+/* HOW_SOUND: the mapping is well, and a limit or the device what fails. */
+enum how { HOW_PROTNONE, HOW_UNMAPPED, HOW_ACCESS, HOW_HUGEPAGE, HOW_READONLY, HOW_SOUND };
 
 /* One command's keys, defaults filled in. */
 struct options {

@@ -64,13 +64,24 @@ impl Workload {
 
     /// Sends a command; its reply says ok.
     pub fn ask(&mut self, command: &str) -> Result<Value, String> {
-        let input = self.input.as_mut().ok_or("its input is closed")?;
-        writeln!(input, "{command}").and_then(|()| input.flush()).map_err(|e| e.to_string())?;
-        let reply = self.answer(command)?;
+        let reply = self.ask_freely(command)?;
         if reply["ok"] == Value::Bool(false) {
             return Err(format!("{command}: {reply}"));
         }
         Ok(reply)
+    }
+
+    /// Sends a command, whatever comes of it.
+    pub fn ask_freely(&mut self, command: &str) -> Result<Value, String> {
+        let input = self.input.as_mut().ok_or("its input is closed")?;
+        writeln!(input, "{command}").and_then(|()| input.flush()).map_err(|e| e.to_string())?;
+        self.answer(command)
+    }
+
+    /// The signal that ended it, which is waited for.
+    pub fn ended_by(&mut self) -> Result<Option<i32>, String> {
+        use std::os::unix::process::ExitStatusExt;
+        self.child.wait().map(|status| status.signal()).map_err(|error| error.to_string())
     }
 
     fn answer(&mut self, to: &str) -> Result<Value, String> {

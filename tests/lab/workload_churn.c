@@ -211,11 +211,13 @@ out:
 static char *map_bad(const struct options *options, uint64_t *bytes, int *access)
 {
 	static const int reserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-	uint64_t page = options->how == HOW_HUGEPAGE ? 2ull << 20 : BASE_PAGE_BYTES;
+	bool huge = options->how == HOW_HUGEPAGE || options->how == HOW_READONLY;
+	uint64_t page = huge ? 2ull << 20 : BASE_PAGE_BYTES;
+	int rights = options->how == HOW_READONLY ? PROT_READ : PROT_READ | PROT_WRITE;
 	char *start;
 
 	*bytes = (options->size + page - 1) & ~(page - 1);
-	*access = IBV_ACCESS_LOCAL_WRITE;
+	*access = (int)options->access;
 	switch ((enum how)options->how) {
 	case HOW_PROTNONE:
 		return mmap(NULL, *bytes, PROT_NONE, reserve, -1, 0);
@@ -224,9 +226,11 @@ static char *map_bad(const struct options *options, uint64_t *bytes, int *access
 		*bytes = 0;
 		return start ? start : MAP_FAILED;
 	case HOW_HUGEPAGE:
+	case HOW_READONLY:
 		/* Without a reservation mmap succeeds and the pool is asked at the pin. */
-		return mmap(NULL, *bytes, PROT_READ | PROT_WRITE,
-			    reserve | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
+		return mmap(NULL, *bytes, rights, reserve | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
+	case HOW_SOUND:
+		return mmap(NULL, *bytes, rights, reserve, -1, 0);
 	case HOW_ACCESS:
 		break;
 	}
@@ -255,6 +259,8 @@ void run_fail(const char *op, const struct options *options)
 	unmap(start, bytes);
 	reply_open(op);
 	reply_number("registered", tally.reg.count);
+	reply_number("address", (uintptr_t)start);
+	reply_number("size", options->size);
 	reply_tally(&tally, &before);
 	reply_close(tally.reg_failed.count == options->count);
 }

@@ -112,6 +112,7 @@ pub fn report() -> Value {
         "result": "ok", "device": "rdma0", "port": 1, "gid_index": 3,
         "gid": "0000:0000:0000:0000:0000:ffff:0a09:0001", "gid_type": "RoCE v2",
         "mtu_bytes": 4096, "port_rate_bytes_per_second": 12_500_000_000_u64,
+        "max_mr": 524_287, "max_mr_size": u64::MAX,
         "pages": "2m", "page_size_bytes": 2_097_152, "fallback": null, "numa_node": 1,
         "mr_bytes": 4_194_304, "touched": true,
         "registration_ns": 90_000, "deregistration_ns": 20_000,

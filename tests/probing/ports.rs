@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mrscope::collector::Probes;
-use mrscope::model::{Excluded, ProbeFigures, WriteProbeOptions};
+use mrscope::model::{DeviceLimit, Excluded, ProbeFigures, WriteProbeOptions};
+use serde_json::{Value, json};
 
 use crate::ground::*;
 
@@ -212,4 +213,29 @@ fn runs_from_before_registrations_were_watched_are_not_looked_for() {
     prober.settle();
     assert!(prober.judge(Instant::now(), &[]).is_empty());
     assert_eq!(port(&prober.figures().unwrap()).unseen, 0);
+}
+
+#[test]
+fn limits_of_a_device_are_those_of_its_newest_run_and_go_with_it() {
+    let ground = Ground::new();
+    let answer = |max_mr: Value, max_mr_size: Value| {
+        let mut report = report();
+        (report["max_mr"], report["max_mr_size"]) = (max_mr, max_mr_size);
+        fs::write(ground.path("next"), report.to_string()).unwrap();
+        fs::rename(ground.path("next"), ground.path("answer")).unwrap();
+    };
+    answer(json!(7), json!(u64::MAX));
+    let prober = ground.start(often(ground.program("cat answer")));
+    let now = || prober.figures().unwrap().limits;
+    let limit =
+        |max_mr, max_mr_size| vec![DeviceLimit { device: "rdma0".to_owned(), max_mr, max_mr_size }];
+    assert_eq!(now(), limit(7, u64::MAX));
+    answer(json!(9), json!(4096));
+    wait_for("those of the next run", || now() == limit(9, 4096));
+    answer(Value::Null, Value::Null);
+    wait_for("a run that tells none", || now().is_empty());
+    answer(json!(9), json!(4096));
+    wait_for("their return", || now() == limit(9, 4096));
+    fs::rename(ground.path("sys/class/infiniband/rdma0"), ground.path("away")).unwrap();
+    wait_for("their end", || now().is_empty());
 }

@@ -10,10 +10,10 @@ use std::time::Instant;
 use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers, Probes};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
-    Attach, Cause, Counting, DeviceTotals, Failure, HookState, InFlight, LostUpdates, MapUse,
-    Measured, Memory, MlockCall, MlockTotals, Mlocks, MrKind, Pin, PortFigures, ProbeFigures,
-    ProbeRun, Process, ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks,
-    TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbProcess, TlbRole, Trouble,
+    AddressRange, Attach, Cause, Counting, DeviceLimit, DeviceTotals, Failure, HookState, InFlight,
+    LastFailure, LostUpdates, MapUse, Measured, Memory, MlockCall, MlockTotals, Mlocks, MrKind,
+    Pin, PortFigures, ProbeFigures, ProbeRun, Process, ProcessCounters, ProcessGauges, ProcessKey,
+    Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbProcess, TlbRole, Trouble,
 };
 
 /// Counters that always say the same.
@@ -88,6 +88,11 @@ pub fn write_probe() -> ProbeFigures {
             (port("mlx5_0", 2), fails),
             (port("mlx5_9", 1), gone),
         ]),
+        limits: vec![DeviceLimit {
+            device: "mlx5_0".to_owned(),
+            max_mr: 16_777_216,
+            max_mr_size: u64::MAX,
+        }],
         trouble: None,
     }
 }
@@ -200,6 +205,35 @@ fn mlocks() -> Mlocks {
     Mlocks { totals: MlockCall::ALL.map(totals).to_vec(), per_process: true }
 }
 
+/// One of each kind of figures, the newest first.
+fn last_failures() -> Vec<LastFailure> {
+    let limited = LastFailure {
+        at_ns: 99_000_000_000,
+        tgid: 4_194_305,
+        comm: "a \"quoted\"\nname\\".to_owned(),
+        device: "mlx5_0".to_owned(),
+        error: 12,
+        cause: Cause::MemlockLimit,
+        kind: MrKind::Host,
+        range: Some(AddressRange { address: 0x7f00_0000_1000, length_bytes: 1_048_577 }),
+        memlock_bytes: 8 << 20,
+        pinned_bytes: 8_384_512,
+        memlock_exempt: false,
+    };
+    let refused = LastFailure {
+        at_ns: 8_500_000_000,
+        comm: "<script>alert('1')</script> & more".to_owned(),
+        error: 22,
+        cause: Cause::Refused,
+        range: None,
+        memlock_bytes: Memory::NO_LIMIT,
+        pinned_bytes: 0,
+        memlock_exempt: true,
+        ..limited.clone()
+    };
+    vec![limited, refused]
+}
+
 pub fn snapshot() -> Snapshot {
     Snapshot {
         counting_since_ns: Some(1),
@@ -210,6 +244,7 @@ pub fn snapshot() -> Snapshot {
             cause: Cause::MemlockLimit,
             count: 4,
         }],
+        last_failures: last_failures(),
         // Pids beyond the largest there can be: this test's own host has none of them.
         processes: vec![
             process(4_194_305, "a \"quoted\"\nname\\", 7),

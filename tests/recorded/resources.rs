@@ -26,7 +26,7 @@ pub fn device(index: u32, name: &str) -> DeviceResources {
     let count = |kind: &str, in_use, maximum| ResourceCount { kind: kind.into(), in_use, maximum };
     DeviceResources {
         device: DeviceId { index, name: name.into() },
-        counts: vec![count("pd", 3, None), count("mr", 5, Some(16_777_215))],
+        counts: vec![count("pd", 3, Some(8_388_608)), count("mr", 5, None)],
     }
 }
 

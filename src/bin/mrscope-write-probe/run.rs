@@ -50,6 +50,7 @@ fn attempt(
         port,
         gid: gid.as_ref().map(|gid| (gid.index, gid.address)),
     };
+    let limits = context.limits();
     let domain = Domain::new(&context)?;
 
     let thp = placement::transparent_bytes(Path::new("/"));
@@ -82,6 +83,8 @@ fn attempt(
         gid_type: gid.map(|gid| gid.kind),
         mtu_bytes: port.mtu_bytes(),
         port_rate_bytes_per_second: sysfs.rate().unwrap_or_else(by_codes),
+        max_mr: limits.map(|limits| limits.max_mr),
+        max_mr_size: limits.map(|limits| limits.max_mr_size),
         pages,
         page_size_bytes: placement.page_bytes,
         fallback: None,

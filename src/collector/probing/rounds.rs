@@ -16,7 +16,7 @@ use crate::host::{
     port_numbers,
 };
 use crate::model::{
-    Measured, PageBytes, PortFigures, PortName, ProbeFigures, ProbeRun, ProbeTrouble,
+    DeviceLimit, Measured, PageBytes, PortFigures, PortName, ProbeFigures, ProbeRun, ProbeTrouble,
     WriteProbeOptions,
 };
 use crate::probe::{NoReport, Pages, ProbeOptions, Reason, Report, call, program_beside, wait};
@@ -150,6 +150,7 @@ impl Rounds {
                 self.absent.push_back(name.clone());
             }
         }
+        self.figures.limits.retain(|limit| devices.contains(&limit.device));
         self.absent.retain(|(device, _)| !devices.contains(device));
         while self.absent.len() > MOST_ABSENT {
             if let Some(oldest) = self.absent.pop_front() {
@@ -291,6 +292,11 @@ impl Rounds {
     }
 
     fn succeeded(&mut self, name: &PortName, report: Report) {
+        let limit = report.max_mr.zip(report.max_mr_size).map(|(max_mr, max_mr_size)| {
+            DeviceLimit { device: name.0.clone(), max_mr, max_mr_size }
+        });
+        self.figures.limits.retain(|known| known.device != name.0);
+        self.figures.limits.extend(limit);
         let figures = self.port_figures(name);
         figures.last_run = Some(now());
         figures.success = Some(true);

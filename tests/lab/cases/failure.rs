@@ -18,7 +18,7 @@ pub fn of_process_by_cause(page: &Page, pid: u32, cause: &str) -> f64 {
 }
 
 /// `command` fails `count` times with that errno and cause, and nothing else moves.
-fn fails_as(
+pub(super) fn fails_as(
     lab: &Lab<'_>,
     workload: &mut Workload,
     command: &str,

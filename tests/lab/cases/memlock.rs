@@ -105,7 +105,7 @@ fn holders_are_told(exporter: &Exporter, tasks: &str) -> Outcome {
 }
 
 /// The soft limit in bytes, by /proc.
-fn limit_by_proc(pid: u32) -> Result<f64, String> {
+pub(super) fn limit_by_proc(pid: u32) -> Result<f64, String> {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"));
     let limits = limits.map_err(|error| error.to_string())?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));

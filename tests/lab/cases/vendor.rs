@@ -19,10 +19,10 @@ const PEER_DEREGISTRATIONS: &str =
     "mrscope_mr_deregistration_duration_seconds_count{device=\"rxe0\",kind=\"peer\"}";
 
 /// The module stands for the vendor's for its lifetime.
-struct Vendor;
+pub(super) struct Vendor;
 
 impl Vendor {
-    fn load() -> Result<Self, String> {
+    pub(super) fn load() -> Result<Self, String> {
         let beside = std::env::var("LAB_MODULE").map_err(|_| "LAB_MODULE is not set")?;
         let module = Path::new(&beside).with_file_name("mrscope_vendor.ko");
         match Command::new("insmod").arg(&module).status() {

@@ -161,14 +161,19 @@ fn of_port(file: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("{file}: {text}"))
 }
 
-/// By ibv_devinfo, as in `active_mtu: 4096 (5)`.
-fn active_mtu() -> Result<f64, String> {
-    let output = Command::new("ibv_devinfo").args(["-d", "rxe0"]).output();
+/// By ibv_devinfo, as in `active_mtu: 4096 (5)` or `max_mr_size: 0xffffffffffffffff`.
+fn by_devinfo(key: &str) -> Result<f64, String> {
+    let output = Command::new("ibv_devinfo").args(["-v", "-d", "rxe0"]).output();
     let output = output.map_err(|error| format!("ibv_devinfo: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mtu = text.lines().find_map(|line| line.trim().strip_prefix("active_mtu:"));
-    let mtu = mtu.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-    mtu.ok_or_else(|| format!("ibv_devinfo: {text}"))
+    let word = text.lines().find_map(|line| {
+        line.trim().strip_prefix(key)?.strip_prefix(':')?.split_whitespace().next()
+    });
+    let number = word.and_then(|word| match word.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok().map(|number| number as f64),
+        None => word.parse().ok(),
+    });
+    number.ok_or_else(|| format!("{key}: {text}"))
 }
 
 const REGISTERED: &str = "mrscope_mr_registered_bytes_total{device=\"rxe0\",kind=\"host\"}";
@@ -203,7 +208,11 @@ fn one_report(exporter: &Exporter, line: &str, page_bytes: f64, node: u32) -> Ou
     let said = |key: &str| number(&report, key);
     equal("page_size_bytes", said("page_size_bytes")?, page_bytes)?;
     equal("numa_node", said("numa_node")?, f64::from(node))?;
-    equal("mtu_bytes", said("mtu_bytes")?, active_mtu()?)?;
+    let mtu = by_devinfo("active_mtu")?;
+    equal("mtu_bytes", said("mtu_bytes")?, mtu)?;
+    for key in ["max_mr", "max_mr_size"] {
+        equal(key, said(key)?, by_devinfo(key)?)?;
+    }
     // Gigabits a second.
     equal("port rate", said("port_rate_bytes_per_second")?, of_port("rate")? * 125e6)?;
     equal("gid_index", said("gid_index")?, 1.0)?;
@@ -217,7 +226,7 @@ fn one_report(exporter: &Exporter, line: &str, page_bytes: f64, node: u32) -> Ou
         return Err(format!("{report}"));
     }
     let sent = of_port("hw_counters/sent_pkts")? - packets;
-    let least = (COUNT + said("depth")?) * (said("message_bytes")? / active_mtu()?).ceil();
+    let least = (COUNT + said("depth")?) * (said("message_bytes")? / mtu).ceil();
     if sent < least {
         return Err(format!("the device sent {sent} packets, at least {least} were to be"));
     }

@@ -14,6 +14,7 @@
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
@@ -50,6 +51,10 @@ static LIST_HEAD(vendor_devices);
 static LIST_HEAD(vendor_mrs);
 /* Guards both lists, and the counts and states of devices. */
 static DEFINE_MUTEX(vendor_lock);
+
+static int fail_after_pin;
+module_param(fail_after_pin, int, 0644);
+MODULE_PARM_DESC(fail_after_pin, "errno of registrations whose memory was pinned; 0: they succeed");
 
 static const struct vm_operations_struct vendor_vm_ops;
 
@@ -290,7 +295,9 @@ static struct ib_mr *vendor_reg_user_mr(struct ib_pd *pd, u64 start, u64 length,
 		ret = PTR_ERR(mr->umem);
 		goto out_free;
 	}
-	ret = vendor_adopt(mr, pd->device);
+	ret = -READ_ONCE(fail_after_pin);
+	if (!ret)
+		ret = vendor_adopt(mr, pd->device);
 	if (!ret)
 		return &mr->ibmr;
 	ib_umem_release(mr->umem);

@@ -5,8 +5,9 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use rdma_sys::{
-    ___ibv_query_port, ibv_close_device, ibv_context, ibv_device, ibv_free_device_list,
-    ibv_get_device_list, ibv_get_device_name, ibv_open_device, ibv_port_attr, ibv_port_state,
+    ___ibv_query_port, ibv_close_device, ibv_context, ibv_device, ibv_device_attr,
+    ibv_free_device_list, ibv_get_device_list, ibv_get_device_name, ibv_open_device, ibv_port_attr,
+    ibv_port_state, ibv_query_device,
 };
 
 use super::done;
@@ -33,6 +34,13 @@ pub struct Port {
     pub speed: u8,
     pub width: u8,
     pub needs_grh: bool,
+}
+
+/// How many MRs a device can have, and how long one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MrLimits {
+    pub max_mr: u64,
+    pub max_mr_size: u64,
 }
 
 impl Port {
@@ -98,6 +106,20 @@ impl Context {
 
     pub(super) fn raw(&self) -> *mut ibv_context {
         self.raw.as_ptr()
+    }
+
+    /// What the device says of MRs; None where it says nothing, which stops no run.
+    pub fn limits(&self) -> Option<MrLimits> {
+        guard::at("ibv_query_device");
+        // SAFETY: all of its fields are numbers or arrays of them, for which zero is one.
+        let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open, and the attributes are written during the call.
+        let code = unsafe { ibv_query_device(self.raw(), &raw mut attributes) };
+        done(code).ok()?;
+        Some(MrLimits {
+            max_mr: u64::try_from(attributes.max_mr).ok()?,
+            max_mr_size: attributes.max_mr_size,
+        })
     }
 
     /// What the port says now.
