@@ -33,6 +33,32 @@ const PARALLEL: &[&str] = &[
     "every_lock_of_eight_threads_is_counted",
 ];
 
+/// Cases about mrscope's own programs, to which all kernels are alike: run on [`matrix::LOCKED_KERNEL`],
+/// on others when they are named, or all kernels are asked for.
+const ANY_KERNEL: &[&str] = &[
+    "probing_without_libibverbs_says_what_to_install",
+    "probing_as_another_user_tells_limits_from_missing_rights",
+    "probing_takes_no_garbage_and_ends_what_has_no_end",
+    "probing_notices_data_that_somebody_changes",
+    "probing_ends_with_mrscope_that_is_killed",
+    "probing_is_over_when_mrscope_ends",
+    "probing_kills_a_child_that_is_stopped_and_pages_go_on",
+    "probing_skips_a_port_that_is_down_and_tells_of_an_address_that_goes",
+    "probing_never_touches_a_device_that_is_excluded",
+    "a_write_probe_without_such_pages_says_so_or_takes_base_pages",
+    "a_write_probe_of_another_user_tells_limits_from_missing_rights",
+    "a_write_probe_of_what_is_not_there_says_what",
+    "a_write_probe_whose_port_or_address_goes_says_which",
+    "a_write_probe_ends_with_who_started_it_and_in_time",
+    "a_write_probe_notices_data_that_is_not_what_it_sent",
+    "a_bench_leaves_out_rows_whose_pages_others_have",
+    "a_bench_that_is_stopped_or_killed_gives_all_back",
+    "a_bench_of_what_is_not_there_says_what_there_is",
+];
+
+/// In place of a word that cases are chosen by: every case on every kernel.
+pub const EVERY: &str = "--every";
+
 /// The cases of one guest.
 #[derive(Default)]
 struct Selection {
@@ -45,8 +71,13 @@ struct Selection {
 
 impl Selection {
     fn of(kernel: &str, boot: Boot, filter: Option<&str>) -> Self {
-        let named = |name: &str| {
-            filter.is_none_or(|words| words.split(',').any(|word| name.contains(word)))
+        let words = filter.filter(|words| *words != EVERY);
+        let named = |name: &str| match words {
+            Some(words) => words.split(',').any(|word| name.contains(word)),
+            None => {
+                let here = kernel == matrix::LOCKED_KERNEL || filter == Some(EVERY);
+                here || !ANY_KERNEL.contains(&name)
+            }
         };
         let built = |name: &str| !NEED_MODULE.contains(&name) || has_module(kernel);
         let wanted = |name: &str| {
