@@ -72,12 +72,11 @@ struct Selection {
 impl Selection {
     fn of(kernel: &str, boot: Boot, filter: Option<&str>) -> Self {
         let words = filter.filter(|words| *words != EVERY);
-        let named = |name: &str| match words {
-            Some(words) => words.split(',').any(|word| name.contains(word)),
-            None => {
-                let here = kernel == matrix::LOCKED_KERNEL || filter == Some(EVERY);
-                here || !ANY_KERNEL.contains(&name)
-            }
+        let here = kernel == matrix::LOCKED_KERNEL || filter == Some(EVERY);
+        let named = |name: &str| {
+            words.map_or(here || !ANY_KERNEL.contains(&name), |words| {
+                words.split(',').any(|word| name.contains(word))
+            })
         };
         let built = |name: &str| !NEED_MODULE.contains(&name) || has_module(kernel);
         let wanted = |name: &str| {
