@@ -33,8 +33,8 @@ struct call {
 	__u64 address;
 	__u64 length_bytes;
 	__u64 umems[PINS_PER_CALL];
-	__s64
-	    pinned_pages; /* of the memory as the pin began; if it failed, or as it ended if more */
+	/* Of the memory as the pin began; of one that failed, as it ended if that is more. */
+	__s64 pinned_pages;
 	__u32 verb;
 	__u32 kind;
 	__u32 pin_depth; /* pin functions of the ladder that the thread is inside of */

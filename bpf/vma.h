@@ -135,9 +135,9 @@ static __always_inline void *vma_in_maple(struct mm_struct *mm, __u64 address)
 }
 
 /*
- * Whether the kernel pins read-only hugepages for who only reads. Until 6.1 it asked for the right
- * to write, by force; 6.1 has begun to refuse that for hugepages (f347454d0341), and 6.2 asks no
- * more.
+ * Whether the kernel pins read-only hugepages for who only reads. Until 6.1 it does so as if to
+ * write, by force. 6.1 alone refuses that for hugepages (1d8d14641fd9, f347454d0341): from 6.2 on
+ * it only reads.
  */
 static __always_inline int pins_readonly_hugepages(void)
 {

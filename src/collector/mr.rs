@@ -322,6 +322,15 @@ mod tests {
         assert_eq!(state(99), Ok(()));
     }
 
+    #[test]
+    fn a_map_that_forgets_what_is_old_may_be_full() {
+        for map in ["last_failures", "device_samples"] {
+            let map = MapUse { map, entries: 8, max_entries: 8, memory_bytes: 0 };
+            let snapshot = Snapshot { maps: vec![map], ..Snapshot::default() };
+            assert_eq!(room(&snapshot, &mut BTreeSet::new()), Ok(()));
+        }
+    }
+
     fn hook(hook: &'static str, attach: Attach) -> HookState {
         let trouble = (attach == Attach::None).then_some(Trouble::NoFunction);
         HookState { hook, symbol: "ib_x", attach, trouble }

@@ -257,6 +257,11 @@ pub fn what_can_t_be_pinned_is_a_row_with_its_address() -> Outcome {
     equal("of the process", of_process_by_cause(&after, pid, "refused"), 2.0)?;
     let known = Known { errno, cause: "refused", range: None, limit, pinned, exempt: true, since };
     known.is_noted(&exporter, pid)?;
+    // What failed before for another cause is still there, and once.
+    let causes: Vec<_> = rows(&exporter)?.into_iter().map(|row| row["cause"].clone()).collect();
+    if causes != ["refused", "bad_address"] {
+        return Err(format!("the last failures are {causes:?}"));
+    }
     workload.end()?;
     exporter.stop().map(|_| ())
 }
