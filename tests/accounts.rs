@@ -7,7 +7,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mrscope::collector::{Engine, EngineOptions, Pages, SourceOptions};
@@ -118,8 +120,8 @@ impl Ground {
             ..SourceOptions::default()
         };
         let options = EngineOptions { sources, ..EngineOptions::default() };
-        let (pages, _) = Engine::start(Host::at(&self.root), options, openers).unwrap();
-        Running { ground: self, pages }
+        let (pages, engine) = Engine::start(Host::at(&self.root), options, openers).unwrap();
+        Running { ground: self, pages, engine }
     }
 }
 
@@ -132,9 +134,23 @@ impl Drop for Ground {
 struct Running<'a> {
     ground: &'a Ground,
     pages: Pages,
+    engine: JoinHandle<()>,
 }
 
 impl Running<'_> {
+    /// Pages until one is as it should be.
+    fn wait_for(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
+        let begun = Instant::now();
+        loop {
+            let page = self.page();
+            if holds(&page) {
+                return page;
+            }
+            assert!(begun.elapsed() < HANG, "waited in vain for {what}: {page}");
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+
     fn page(&self) -> String {
         let everything = self.pages.choose(&[""; 0]).unwrap();
         let page = async { tokio::time::timeout(HANG, self.pages.get(everything)).await };
@@ -311,14 +327,82 @@ fn what_is_lost_is_a_difference_and_never_found() {
     ground.programs(|programs| programs.pins = vec![pin(1, 70, 8192)]);
     // Lists take a hundredth of the time at most.
     let differs = |bytes: f64| {
-        let begun = Instant::now();
-        while value(&running.page(), BEYOND_NLDEV) != Some(bytes) {
-            assert!(begun.elapsed() < HANG, "waited in vain for a difference of {bytes}");
-            std::thread::park_timeout(Duration::from_millis(1));
-        }
+        running.wait_for("a difference", |page| value(page, BEYOND_NLDEV) == Some(bytes));
     };
     differs(4096.0);
     assert_eq!(value(&running.page(), FOUND), Some(0.0));
     ground.kernel(|kernel| _ = kernel.mrs.get_mut(&3).unwrap().pop());
     differs(0.0);
+}
+
+#[test]
+fn what_was_found_stays_while_the_kernel_gives_no_answer() {
+    let ground = Ground::new("silent");
+    ground.process(70);
+    ground.kernel(|kernel| _ = kernel.mrs.insert(3, vec![mr(1, 8192, Creator::Thread(70))]));
+    let running = ground.start("none", Duration::from_hours(1));
+    assert_eq!(value(&running.page(), ACTIVE), Some(1.0));
+    ground.kernel(|kernel| kernel.fails = true);
+    let page = running.wait_for("the failure to be told", |page| page.contains(FAILED));
+    assert_eq!(value(&page, ACTIVE), Some(1.0));
+    ground.kernel(|kernel| kernel.fails = false);
+    let page = running.wait_for("an answer", |page| page.contains(OK));
+    assert_eq!((value(&page, ACTIVE), value(&page, FOUND)), (Some(1.0), Some(1.0)));
+    // It began to search anew for nothing.
+    assert_eq!(ground.kernel(|kernel| kernel.asked.iter().filter(|it| **it == 3).count()), 4);
+}
+
+#[test]
+fn of_a_list_that_is_cut_nothing_is_found_or_compared() {
+    let ground = Ground::new("cut");
+    ground.kernel(|kernel| {
+        kernel.cut = true;
+        kernel.mrs.insert(3, vec![mr(1, 8192, Creator::Gone)]);
+    });
+    let running = ground.start("none", Duration::ZERO);
+    let page = running.page();
+    assert!(page.contains(FAILED), "{page}");
+    assert_eq!((value(&page, FOUND), value(&page, BEYOND_NLDEV)), (None, None));
+    ground.kernel(|kernel| kernel.cut = false);
+    let page = running.wait_for("a whole list", |page| page.contains(OK));
+    assert_eq!(value(&page, FOUND), Some(1.0));
+    // Who made it has ended, and its process may live on.
+    assert_eq!(value(&page, "mrscope_mr_orphaned{device=\"mlx5_0\"}"), Some(0.0));
+}
+
+#[test]
+fn what_was_seen_under_an_older_name_is_not_found_under_a_newer() {
+    let ground = Ground::new("renamed");
+    ground.process(70);
+    ground.programs(|programs| programs.pins = vec![pin(1, 70, 8192)]);
+    ground.kernel(|kernel| _ = kernel.mrs.insert(3, vec![mr(1, 8192, Creator::Thread(70))]));
+    let running = ground.start("none", Duration::ZERO);
+    assert_eq!(value(&running.page(), FOUND), Some(0.0));
+    ground.kernel(|kernel| kernel.devices = vec![device(3, "mlx5_x")]);
+    let of = |name: &str| format!("mrscope_{name}{{device=\"mlx5_x\"}}");
+    let compared = of("ledger_compared_timestamp_seconds");
+    let mut last = None;
+    for _ in 0..4 {
+        let page = running.wait_for("the next comparison", |page| {
+            value(page, &compared).is_some_and(|at| Some(at) != last)
+        });
+        last = value(&page, &compared);
+        assert_eq!(value(&page, &of("mr_found")), Some(0.0));
+    }
+}
+
+#[test]
+fn an_end_waits_for_no_answer_of_the_kernel() {
+    let ground = Ground::new("end");
+    let running = ground.start("none", Duration::ZERO);
+    running.page();
+    // Who is asked now waits for the test.
+    let held = ground.listing.0.lock().unwrap();
+    running.page();
+    let Running { pages, engine, .. } = running;
+    drop(pages);
+    let (say, ended) = channel();
+    std::thread::spawn(move || say.send(engine.join().is_ok()));
+    assert!(ended.recv_timeout(HANG).unwrap());
+    drop(held);
 }

@@ -1,25 +1,24 @@
 //! The source of resources: asks RDMA netlink on a thread of its own, finds the MRs that were there
 //! before registrations were watched, and compares what is counted with what the kernel lists.
 
+mod device;
 mod look;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use crate::ebpf::UNKNOWN_DEVICE;
 use crate::host::{Host, Processes, Rights};
-use crate::ledger::reconcile::Reconciled;
-use crate::model::{
-    Account, Accounts, DeviceId, DeviceResources, Excluded, Pin, ResourcesOptions, Snapshot,
-};
+use crate::model::{Accounts, DeviceResources, Excluded, Pin, ResourcesOptions, Snapshot};
 use crate::nldev::pace::{PERCENT, Pace};
 use crate::nldev::{ListsResources, NldevError};
 
 use super::CollectError;
-use super::source::Source;
+use super::source::{Source, Teller};
 use super::sources::EventsAsk;
-use look::{List, Ways, add_found, gone, orphans};
+use device::Device;
+use look::add_found;
 
 /// What the thread is told with each ask.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +47,13 @@ impl Watching {
         let live_pins = snapshot.processes.iter().map(|row| row.live_pins.max(0) as u64).sum();
         Some(Self { since_ns: snapshot.counting_since_ns?, unknown_releases, live_pins })
     }
+
+    /// Releases of what no row tells of, by the names of one device; those whose device nobody knows
+    /// may be of any.
+    fn releases<'a>(&self, names: impl Iterator<Item = &'a String>) -> u64 {
+        let unknown = self.unknown_releases.get(UNKNOWN_DEVICE);
+        names.filter_map(|name| self.unknown_releases.get(name)).chain(unknown).sum()
+    }
 }
 
 /// All that RDMA netlink told last.
@@ -59,7 +65,7 @@ pub struct Resources {
 
 pub type ResourcesSource = Source<ResourcesAsk, Resources>;
 
-/// Pins that are compared at most: some 100 bytes each while that lasts.
+/// Pins that are compared at most: some 300 bytes each while that lasts.
 const MOST_PINS: u64 = 1 << 20;
 /// MRs that are asked for one by one; of more a list is read.
 pub const MOST_QUESTIONS: usize = 256;
@@ -75,7 +81,7 @@ pub fn resources<O>(
     host: Host,
     options: ResourcesOptions,
     excluded: Excluded,
-    pins: Sender<EventsAsk>,
+    pins: Teller<EventsAsk>,
     open: O,
 ) -> std::io::Result<ResourcesSource>
 where
@@ -91,6 +97,8 @@ where
             excluded,
             pins,
             since_ns: None,
+            listed: None,
+            counts: Pace::new(Duration::ZERO, PERCENT),
             devices: BTreeMap::new(),
             begun: Instant::now(),
         };
@@ -108,42 +116,32 @@ struct Reader {
     kernel: Box<dyn ListsResources>,
     options: ResourcesOptions,
     excluded: Excluded,
-    pins: Sender<EventsAsk>,
-    /// Since when registrations were watched at the last ask.
+    pins: Teller<EventsAsk>,
+    /// Since when registrations are watched, as far as that was told.
     since_ns: Option<u64>,
-    /// By name.
-    devices: BTreeMap<String, Device>,
+    /// The counts as they were read last, and when they may be again: counting many MRs keeps
+    /// registrations out.
+    listed: Option<Vec<DeviceResources>>,
+    counts: Pace,
+    /// By index.
+    devices: BTreeMap<u32, Device>,
     begun: Instant,
-}
-
-struct Device {
-    id: DeviceId,
-    reconciled: Reconciled,
-    account: Option<Account>,
-    trouble: Option<String>,
-    /// Releases of unknown umems up to which what was found is known to be there.
-    releases_seen: u64,
-    pace: Pace,
-    /// Of the questions whether what was found is still there.
-    asks: Pace,
 }
 
 impl Reader {
     fn read(&mut self, ask: &ResourcesAsk) -> Result<Resources, CollectError> {
-        let devices = self.kernel.resources().map_err(|error| refused(&error))?;
-        let Some(mut devices) = devices else {
+        let Some(devices) = self.resources().map_err(|error| refused(&error))? else {
             self.devices.clear();
             return Err(CollectError::NoData("the RDMA modules are not loaded".into()));
         };
-        devices.retain(|device| !self.excluded.has(&device.device.name));
-        let since_ns = ask.watched.as_ref().map(|watched| watched.since_ns);
-        if since_ns != std::mem::replace(&mut self.since_ns, since_ns) {
-            self.devices.clear();
-        }
-        self.keep(devices.iter().map(|device| &device.device));
         let mut troubles = Vec::new();
+        // Where that is not known this time, what was found is still there.
         if let Some(watched) = &ask.watched {
-            self.check_found(watched);
+            if self.since_ns.replace(watched.since_ns) != Some(watched.since_ns) {
+                self.devices.clear();
+            }
+            self.keep(&devices);
+            self.check_found(&devices, watched);
             if let Err(trouble) = self.compare(watched) {
                 troubles.push(trouble);
             }
@@ -151,50 +149,43 @@ impl Reader {
         Ok(Resources { devices, accounts: self.accounts(troubles) })
     }
 
-    /// Devices that there are now; one of an old name with another index is another.
-    fn keep<'a>(&mut self, present: impl Iterator<Item = &'a DeviceId>) {
-        let present: BTreeMap<&str, &DeviceId> =
-            present.map(|device| (device.name.as_str(), device)).collect();
-        self.devices.retain(|name, device| present.get(name.as_str()) == Some(&&device.id));
-        for (name, id) in present {
-            self.devices.entry(name.to_owned()).or_insert_with(|| Device {
-                id: id.clone(),
-                reconciled: Reconciled::default(),
-                account: None,
-                trouble: None,
-                releases_seen: 0,
-                pace: Pace::new(self.options.interval, PERCENT),
-                asks: Pace::new(Duration::ZERO, PERCENT),
+    /// How many resources each device has: as they are, or were a hundred times before as long as
+    /// counting them takes.
+    fn resources(&mut self) -> Result<Option<Vec<DeviceResources>>, NldevError> {
+        let begun = self.begun.elapsed();
+        if self.listed.is_none() || self.counts.is_due(begun) {
+            // What was read before is no answer any more, whatever this one is.
+            self.listed = None;
+            let listed = self.kernel.resources()?;
+            self.counts.spent(begun, self.begun.elapsed());
+            self.listed = listed.map(|mut devices| {
+                devices.retain(|device| !self.excluded.has(&device.device.name));
+                devices
             });
+        }
+        Ok(self.listed.clone())
+    }
+
+    /// Devices that there are now.
+    fn keep(&mut self, present: &[DeviceResources]) {
+        let ids = || present.iter().map(|resources| &resources.device);
+        self.devices.retain(|index, _| ids().any(|id| id.index == *index));
+        for id in ids() {
+            for (_, device) in self.devices.iter_mut().filter(|(index, _)| **index != id.index) {
+                device.give_up_name(&id.name);
+            }
+            let new = || Device::new(id.clone(), self.options.interval);
+            self.devices.entry(id.index).or_insert_with(new).rename(&id.name);
         }
     }
 
-    /// Where something unknown was released, what was found may be gone.
-    fn check_found(&mut self, watched: &Watching) {
-        for (name, device) in &mut self.devices {
-            let releases = releases(watched, name);
-            let begun = self.begun.elapsed();
-            if device.reconciled.found().is_empty() {
-                device.releases_seen = releases;
-            }
-            if releases == device.releases_seen {
-                continue;
-            }
-            let mrns: Vec<u32> = device.reconciled.found().keys().copied().collect();
-            // One by one they are asked for at once; a list costs more the longer it is.
-            let by_list = mrns.len() > MOST_QUESTIONS;
-            if by_list && !device.asks.is_due(begun) {
-                continue;
-            }
-            match gone(&mut *self.kernel, device.id.index, &mrns) {
-                Ok(gone) => {
-                    device.reconciled.forget(&gone);
-                    device.releases_seen = releases;
-                }
-                Err(error) => device.trouble = Some(format!("{name}: {error}")),
-            }
-            if by_list {
-                device.asks.spent(begun, self.begun.elapsed());
+    fn check_found(&mut self, present: &[DeviceResources], watched: &Watching) {
+        let begun = self.begun;
+        for resources in present {
+            if let Some(device) = self.devices.get_mut(&resources.device.index) {
+                let in_use = resources.in_use("mr");
+                let clock = || begun.elapsed();
+                device.check_found(&mut *self.kernel, watched, in_use, &clock);
             }
         }
     }
@@ -203,69 +194,49 @@ impl Reader {
     /// before is found at once.
     fn compare(&mut self, watched: &Watching) -> Result<(), String> {
         let now = self.begun.elapsed();
-        let due: Vec<String> = self
+        let due = |(_, device): &(&u32, &Device)| device.is_due(now);
+        let due: Vec<(u32, bool)> = self
             .devices
             .iter()
-            .filter(|(_, device)| device.pace.is_due(now))
-            .map(|(name, _)| name.clone())
+            .filter(due)
+            .map(|(index, device)| (*index, device.is_new()))
             .collect();
         if due.is_empty() {
             return Ok(());
         }
         if watched.live_pins > MOST_PINS {
             return Err(format!(
-                "{} pins live, and {MOST_PINS} at most are compared: MRs from before the start are \
-                 not counted, and nothing is compared",
-                watched.live_pins
+                "over {MOST_PINS} pins live: MRs from before the start are not counted, and nothing \
+                 is compared"
             ));
         }
-        let new: Vec<String> = due
-            .iter()
-            .filter(|name| self.devices.get(*name).is_some_and(|device| device.account.is_none()))
-            .cloned()
-            .collect();
-        self.look(&due, watched)?;
-        if !new.is_empty() {
-            self.look(&new, watched)?;
-        }
-        Ok(())
+        self.look(due.iter().map(|(index, _)| *index), watched)?;
+        let again = due.iter().filter(|(index, new)| {
+            *new && self.devices.get(index).is_some_and(|device| !device.is_new())
+        });
+        let again: Vec<u32> = again.map(|(index, _)| *index).collect();
+        if again.is_empty() { Ok(()) } else { self.look(again.into_iter(), watched) }
     }
 
     /// Pins, the lists of these devices, and pins again.
-    fn look(&mut self, due: &[String], watched: &Watching) -> Result<(), String> {
+    fn look(&mut self, due: impl Iterator<Item = u32>, watched: &Watching) -> Result<(), String> {
         let before = self.live_pins()?;
         let mut lists = Vec::new();
-        for name in due {
-            let Some(device) = self.devices.get_mut(name) else { continue };
+        for index in due {
+            let Some(device) = self.devices.get_mut(&index) else { continue };
             let begun = self.begun.elapsed();
-            let found = device.reconciled.found();
-            match List::read(&self.host, &mut *self.kernel, &device.id, found) {
-                Ok(list) => {
-                    device.trouble = list.trouble(name);
-                    lists.push((name, list));
-                }
-                Err(error) => device.trouble = Some(format!("{name}: {error}")),
+            if let Some(list) = device.list(&self.host, &mut *self.kernel) {
+                lists.push((index, list));
             }
-            device.pace.spent(begun, self.begun.elapsed());
+            device.spent(begun, self.begun.elapsed());
         }
         let after = self.live_pins()?;
         let processes = Processes::of(&self.host);
-        for (name, list) in lists {
-            let Some(device) = self.devices.get_mut(name) else { continue };
-            let (before, after) = (of_device(&before, name), of_device(&after, name));
-            let mut ways = Ways::of(&mut *self.kernel, device.id.index, &processes);
-            let look = list.between(&before, &after);
-            let beyond_ledger_bytes =
-                device.reconciled.take(&look, &mut |entries| ways.owners(entries));
-            device.releases_seen = releases(watched, name);
-            let orphans = orphans(&after, &device.reconciled, &processes);
-            device.account = Some(Account {
-                orphaned: orphans.map(|(count, _)| count),
-                orphaned_bytes: orphans.map(|(_, bytes)| bytes),
-                beyond_ledger_bytes,
-                reg_pages_bytes: list.beyond_pins(&before, &after, &device.reconciled),
-                at: now_seconds(),
-            });
+        for (index, list) in lists {
+            let Some(device) = self.devices.get_mut(&index) else { continue };
+            let pins = (device.own(&before), device.own(&after));
+            let kernel = &mut *self.kernel;
+            device.compare(&list, (&pins.0, &pins.1), kernel, &processes, watched);
         }
         Ok(())
     }
@@ -273,34 +244,27 @@ impl Reader {
     fn live_pins(&self) -> Result<Vec<Pin>, String> {
         let (reply, pins) = channel();
         let late = |_| "the kernel's live pins could not be read in time".to_owned();
-        self.pins.send(EventsAsk::Pins(reply)).map_err(|_| "mrscope ends".to_owned())?;
+        if !self.pins.tell(EventsAsk::Pins(reply)) {
+            return Err("mrscope ends".to_owned());
+        }
         pins.recv_timeout(PINS_DEADLINE).map_err(late)?.map_err(|error| error.to_string())
     }
 
     fn accounts(&self, mut troubles: Vec<String>) -> Accounts {
         let mut found = BTreeMap::new();
-        for (name, device) in &self.devices {
+        for device in self.devices.values() {
             troubles.extend(device.trouble.clone());
             for mr in device.reconciled.found().values() {
-                add_found(&mut found, name, mr);
+                add_found(&mut found, &device.id.name, mr);
             }
         }
-        let account = |(name, device): (&String, &Device)| Some((name.clone(), device.account?));
+        let account = |device: &Device| Some((device.id.name.clone(), device.account?));
         Accounts {
-            devices: self.devices.iter().filter_map(account).collect(),
+            devices: self.devices.values().filter_map(account).collect(),
             found: found.into_values().collect(),
             troubles,
         }
     }
-}
-
-fn of_device<'a>(pins: &'a [Pin], device: &str) -> Vec<&'a Pin> {
-    pins.iter().filter(|pin| *pin.device == *device).collect()
-}
-
-fn releases(watched: &Watching, device: &str) -> u64 {
-    // Those whose device nobody knows may be of any.
-    [device, UNKNOWN_DEVICE].iter().filter_map(|name| watched.unknown_releases.get(*name)).sum()
 }
 
 fn refused(error: &NldevError) -> CollectError {
@@ -309,9 +273,4 @@ fn refused(error: &NldevError) -> CollectError {
     } else {
         CollectError::Failed(error.to_string())
     }
-}
-
-fn now_seconds() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map(|since| since.as_secs_f64()).unwrap_or_default()
 }

@@ -1,40 +1,66 @@
 //! MRs from before registrations were watched, as rows of the ledger and figures of devices.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::model::{
     DeviceTotals, Found, FoundOwner, PinUse, Process, ProcessCounters, ProcessGauges, ProcessKey,
     Tasks,
 };
 
-/// Adds what was found to the rows of its processes; those that have none get one.
-pub fn add_to_rows(rows: &mut Vec<Process>, found: &[Found], tasks: Option<&Tasks>) {
-    let mut places: HashMap<(u32, u64), usize> =
-        rows.iter().enumerate().map(|(at, row)| (row.key.tick(), at)).collect();
-    for some in found {
-        let FoundOwner::Process(key) = some.owner else { continue };
-        let at = *places.entry(key.tick()).or_insert_with(|| {
-            rows.push(row_of(key, tasks));
-            rows.len() - 1
-        });
-        let row = &mut rows[at];
-        row.gauges = row.gauges.plus(&gauges(some));
-        row.live_pins += some.count as i64;
-        row.pinned_bytes += some.pinned_bytes as i64;
-    }
-}
+/// The processes of what was found, as they were known while they lived.
+#[derive(Debug, Default)]
+pub struct Holders(HashMap<(u32, u64), (ProcessKey, String)>);
 
-/// A process that did nothing yet.
-fn row_of(key: ProcessKey, tasks: Option<&Tasks>) -> Process {
-    let listed = tasks.and_then(|tasks| tasks.rows.iter().find(|it| it.key.tick() == key.tick()));
-    Process {
-        key: listed.map_or(key, |task| task.key),
-        comm: listed.map(|task| task.name()).unwrap_or_default(),
-        cgroup_id: 0,
-        counters: ProcessCounters::default(),
-        gauges: ProcessGauges::default(),
-        pinned_bytes: 0,
-        live_pins: 0,
+impl Holders {
+    /// Adds what was found to the rows of its processes; those that have none get one.
+    pub fn add_to_rows(&mut self, rows: &mut Vec<Process>, found: &[Found], tasks: Option<&Tasks>) {
+        self.meet(found, tasks);
+        let mut places: HashMap<(u32, u64), usize> =
+            rows.iter().enumerate().map(|(at, row)| (row.key.tick(), at)).collect();
+        for some in found {
+            let FoundOwner::Process(key) = some.owner else { continue };
+            let at = *places.entry(key.tick()).or_insert_with(|| {
+                rows.push(self.row(key));
+                rows.len() - 1
+            });
+            let row = &mut rows[at];
+            row.gauges = row.gauges.plus(&gauges(some));
+            row.live_pins += some.count as i64;
+            row.pinned_bytes += some.pinned_bytes as i64;
+        }
+    }
+
+    fn meet(&mut self, found: &[Found], tasks: Option<&Tasks>) {
+        let owners: HashSet<(u32, u64)> = found
+            .iter()
+            .filter_map(|some| match some.owner {
+                FoundOwner::Process(key) => Some(key.tick()),
+                FoundOwner::Gone | FoundOwner::Unknown => None,
+            })
+            .collect();
+        self.0.retain(|tick, _| owners.contains(tick));
+        if owners.len() == self.0.len() {
+            return;
+        }
+        for task in tasks.iter().flat_map(|tasks| &tasks.rows) {
+            if owners.contains(&task.key.tick()) {
+                self.0.entry(task.key.tick()).or_insert_with(|| (task.key, task.name()));
+            }
+        }
+    }
+
+    /// A process that did nothing yet.
+    fn row(&self, key: ProcessKey) -> Process {
+        let (key, comm) = self.0.get(&key.tick()).cloned().unwrap_or((key, String::new()));
+        Process {
+            key,
+            comm,
+            cgroup_id: 0,
+            counters: ProcessCounters::default(),
+            gauges: ProcessGauges::default(),
+            pinned_bytes: 0,
+            live_pins: 0,
+        }
     }
 }
 

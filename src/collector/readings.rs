@@ -128,7 +128,9 @@ impl Sources {
     pub fn wait_for_start(&mut self) {
         let deadline = Instant::now() + START_DEADLINE;
         self.tasks.ask(());
-        self.events.ask(EventsAsk::Read(Vec::new()));
+        self.devices.ask(());
+        self.devices.wait(Instant::now() + SOURCE_DEADLINE);
+        self.events.ask(EventsAsk::Read(self.names()));
         self.ask_tlb(&[]);
         self.tasks.wait(deadline);
         self.events.wait(deadline);
@@ -192,12 +194,6 @@ impl Sources {
     pub fn end(mut self) {
         // Its child first: that may hold an MR.
         self.prober = None;
-        // It holds a way to the thread of events.
-        if let Some(resources) = self.resources.take()
-            && resources.join().is_err()
-        {
-            tracing::error!("the thread that lists resources had panicked");
-        }
         if self.events.join().is_err() {
             tracing::error!("the thread that reads the kernel had panicked");
         }

@@ -20,7 +20,7 @@ use crate::model::{
 };
 
 use super::exporter::{Report, write_reports};
-use super::found::Steady;
+use super::found::{Holders, Steady};
 use super::journal::Journal;
 use super::labels::Labeller;
 use super::pages::{Choice, Pages, Rendered, Request};
@@ -92,6 +92,8 @@ pub struct Engine {
     rows_read: Instant,
     /// MRs that were found, among the rows.
     found: Vec<Found>,
+    /// Whose they are.
+    holders: Holders,
     /// VmPin beyond what is known to be pinned by RDMA.
     beyond_pins: Steady,
     /// Whether registrations were watched then.
@@ -177,6 +179,7 @@ impl Engine {
             rows: Vec::new(),
             rows_read: Instant::now(),
             found: Vec::new(),
+            holders: Holders::default(),
             beyond_pins: Steady::default(),
             watches: false,
             hasty: false,
@@ -274,9 +277,13 @@ impl Engine {
             self.judge_probe(published.begun, &snapshot.processes, seen);
             self.rows_read = published.begun + published.took;
             self.rows.clone_from(&snapshot.processes);
-            let accounts = answer(&seen.resources).map(|listed| &listed.accounts);
-            self.found = accounts.map(|accounts| accounts.found.clone()).unwrap_or_default();
-            found::add_to_rows(&mut self.rows, &self.found, tasks);
+            match answer(&seen.resources) {
+                Ok(listed) => self.found.clone_from(&listed.accounts.found),
+                Err(CollectError::NoData(_)) => self.found.clear(),
+                // They are still there, as far as anybody knows.
+                Err(_) => {}
+            }
+            self.holders.add_to_rows(&mut self.rows, &self.found, tasks);
             let counted = snapshot.counting_since_ns.is_some();
             let compared = tasks.filter(|tasks| counted && tasks.whole && tasks.exact);
             self.beyond_pins.push(compared.map(|tasks| found::beyond_pins(tasks, &self.rows)));

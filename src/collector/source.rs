@@ -31,7 +31,8 @@ impl<T> Published<T> {
 /// The asker's end. The thread ends when this is dropped and its reading is over.
 pub struct Source<A, T> {
     name: &'static str,
-    asks: Option<Sender<A>>,
+    /// None ends the thread.
+    asks: Option<Sender<Option<A>>>,
     board: Arc<Board<T>>,
     thread: Option<JoinHandle<()>>,
     asked: u64,
@@ -81,7 +82,7 @@ impl<A: Send + 'static, T: Send + Sync + 'static> Source<A, T> {
     where
         R: FnMut(A) -> Option<Result<T, CollectError>>,
     {
-        let (asks, inbox) = channel::<A>();
+        let (asks, inbox) = channel::<Option<A>>();
         let state = State { answered: 0, latest: None, ended: false };
         let board = Arc::new(Board { state: Mutex::new(state), changed: Condvar::new() });
         let end = End(Arc::clone(&board));
@@ -91,7 +92,7 @@ impl<A: Send + 'static, T: Send + Sync + 'static> Source<A, T> {
                 tracing::error!("the thread {name} keeps its capabilities: {error}");
             }
             let mut read = open();
-            for ask in inbox {
+            for ask in inbox.iter().map_while(|ask| ask) {
                 let begun = Instant::now();
                 let Some(value) = read(ask) else { continue };
                 let published = Arc::new(Published { value, begun, took: begun.elapsed() });
@@ -119,15 +120,14 @@ impl<A: Send + 'static, T: Send + Sync + 'static> Source<A, T> {
     pub fn tell(&self, ask: A) {
         if let Some(asks) = &self.asks {
             // A thread that has ended is said by `latest`.
-            let _ = asks.send(ask);
+            let _ = asks.send(Some(ask));
         }
     }
 
-    /// A way to tell it what is not answered, for another thread. The source's own thread does not
-    /// end before that one is dropped.
+    /// A way to tell it what is not answered, for another thread.
     #[must_use]
-    pub fn teller(&self) -> Option<Sender<A>> {
-        self.asks.clone()
+    pub fn teller(&self) -> Option<Teller<A>> {
+        self.asks.clone().map(Teller)
     }
 
     /// Waits for the answer, until `deadline`.
@@ -177,13 +177,26 @@ impl<A: Send + 'static, T: Send + Sync + 'static> Source<A, T> {
     }
 }
 
+/// See [`Source::teller`].
+pub struct Teller<A>(Sender<Option<A>>);
+
+impl<A> Teller<A> {
+    /// False if the source has ended.
+    pub fn tell(&self, ask: A) -> bool {
+        self.0.send(Some(ask)).is_ok()
+    }
+}
+
 impl<A, T> Source<A, T> {
     /// Ends the thread and waits for that: what it holds is given back.
     ///
     /// # Errors
     /// It had panicked.
     pub fn join(mut self) -> std::thread::Result<()> {
-        self.asks = None;
+        if let Some(asks) = self.asks.take() {
+            // Whoever else has a way to tell it something, it ends.
+            let _ = asks.send(None);
+        }
         self.thread.take().map_or(Ok(()), JoinHandle::join)
     }
 }

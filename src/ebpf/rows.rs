@@ -74,7 +74,7 @@ impl RowWalks {
     }
 
     /// All rows of a map, by key. Rows that come meanwhile may or may not be among them. Where rows
-    /// go meanwhile, others of their bucket may be missed once: of those maps only calls has such.
+    /// go meanwhile, others of their bucket may be missed once: of those maps calls and pins have such.
     ///
     /// # Errors
     /// There is no walk of that map, or the kernel refuses it or ends it halfway.

@@ -11,15 +11,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::model::{FoundMr, FoundOwner, MadeBy, MrEntry, MrKind, Pin, PinUse};
 
-/// What is read of a device at one time: its own pins and MRs, and none of the kernel's MRs. What
-/// was found is on a whole list as long as it is there.
+/// What is read of a device at one time: its own pins, and its whole list but for the kernel's MRs.
+/// What was found is on it as long as it is there.
 #[derive(Debug, Clone, Copy)]
 pub struct Look<'a> {
     pub before: &'a [&'a Pin],
     pub entries: &'a [MrEntry],
     pub after: &'a [&'a Pin],
-    /// The list is whole: what is not on it is not there.
-    pub whole: bool,
 }
 
 /// Says whose MRs are, in their order.
@@ -72,26 +70,23 @@ impl Reconciled {
     /// Compares a look with the earlier one.
     ///
     /// Returns the bytes on the kernel's list beyond those that are counted, below zero if it lists
-    /// less. None for the first look, and where the list was not whole.
+    /// less. None for the first look.
     pub fn take(&mut self, look: &Look<'_>, owners: &mut Owners<'_>) -> Option<i64> {
         let now = pins_of(look);
-        let untold = look.entries.iter().any(|entry| length_of(entry) == Length::Untold);
         let compared = self.earlier.take().map(|earlier| {
             self.drop_gone(look);
-            self.compare(&earlier, look, &now, untold, owners)
+            self.compare(&earlier, look, &now, owners)
         });
-        if look.whole {
-            let listed: HashSet<u32> = look.entries.iter().map(|entry| entry.mrn).collect();
-            match &mut self.first {
-                Some(first) => first.retain(|mrn| listed.contains(mrn)),
-                None => self.first = Some(listed),
-            }
+        let listed: HashSet<u32> = look.entries.iter().map(|entry| entry.mrn).collect();
+        match &mut self.first {
+            Some(first) => first.retain(|mrn| listed.contains(mrn)),
+            None => self.first = Some(listed),
         }
         self.earlier = Some(Earlier {
             pins: now.iter().map(|(id, (_, sure))| (*id, *sure)).collect(),
             lengths: look.entries.iter().map(|entry| (entry.mrn, length_of(entry))).collect(),
         });
-        compared.filter(|_| look.whole)
+        compared
     }
 
     #[must_use]
@@ -110,10 +105,7 @@ impl Reconciled {
     fn drop_gone(&mut self, look: &Look<'_>) {
         let lengths: HashMap<u32, Option<u64>> =
             look.entries.iter().map(|entry| (entry.mrn, entry.length)).collect();
-        self.found.retain(|mrn, found| match lengths.get(mrn) {
-            Some(length) => *length == found.length,
-            None => !look.whole,
-        });
+        self.found.retain(|mrn, found| lengths.get(mrn) == Some(&found.length));
     }
 
     fn compare(
@@ -121,9 +113,9 @@ impl Reconciled {
         earlier: &Earlier,
         look: &Look<'_>,
         now: &HashMap<(u64, u64), (&Pin, bool)>,
-        untold: bool,
         owners: &mut Owners<'_>,
     ) -> i64 {
+        let lengths: HashSet<Length> = look.entries.iter().map(length_of).collect();
         let mut groups: BTreeMap<Length, Group<'_>> = BTreeMap::new();
         for entry in look.entries {
             let length = length_of(entry);
@@ -135,7 +127,7 @@ impl Reconciled {
             let before = earlier.pins.get(id);
             // Registered anew, an MR is older than its pin.
             if before.is_some() || pin.made_by == MadeBy::Reregistration {
-                let group = groups.entry(length_of_pin(pin, untold)).or_default();
+                let group = groups.entry(length_of_pin(pin, &lengths)).or_default();
                 group.pins.push(pin);
                 group.sure += usize::from(*sure && before.copied().unwrap_or(false));
             }
@@ -203,6 +195,9 @@ impl Reconciled {
     }
 
     fn find(&mut self, group: &Group<'_>, wanted: usize, owners: &mut Owners<'_>) -> usize {
+        if self.candidates(group).next().is_none() {
+            return 0;
+        }
         let owned = owners(&group.entries);
         let seen = seen(group, &owned);
         let mut unseen: Vec<(usize, &MrEntry)> = self.candidates(group).collect();
@@ -267,14 +262,16 @@ fn length_of(entry: &MrEntry) -> Length {
     }
 }
 
-/// How the kernel's list tells an MR of such a pin, whose driver leaves some lengths out or not.
-fn length_of_pin(pin: &Pin, untold: bool) -> Length {
-    match pin.length_bytes {
-        0 if pin.kind == MrKind::Odp => Length::Implicit,
-        0 => Length::Untold,
-        _ if pin.made_by == MadeBy::Lengthless && untold => Length::Untold,
+/// How the kernel's list tells an MR of such a pin: without its length where the driver leaves that
+/// out, or the kernel does (core since 241f9a27e0fc, 6.1).
+fn length_of_pin(pin: &Pin, listed: &HashSet<Length>) -> Length {
+    let told = match pin.length_bytes {
+        0 if pin.kind == MrKind::Odp => return Length::Implicit,
+        0 => return Length::Untold,
         bytes => Length::Bytes(bytes),
-    }
+    };
+    let by_some = pin.made_by == MadeBy::Lengthless || !listed.contains(&told);
+    if by_some && listed.contains(&Length::Untold) { Length::Untold } else { told }
 }
 
 #[cfg(test)]

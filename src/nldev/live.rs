@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::NldevError;
 use super::socket::{Budget, Dump, Netlink};
+use super::{Command, End, NldevError, Question};
 use crate::host::Host;
 use crate::model::{CtxEntry, DeviceResources, MrEntry, PdEntry};
 
@@ -80,7 +80,12 @@ impl LiveResources {
 impl ListsResources for LiveResources {
     fn resources(&mut self) -> Result<Option<Vec<DeviceResources>>, NldevError> {
         let Some(netlink) = self.netlink()? else { return Ok(None) };
-        Ok(Some(netlink.resources(&Budget::default())?.entries))
+        let list = netlink.resources(&Budget::default())?;
+        if list.end != End::Whole {
+            let question = Question { command: Command::Resources, device: None, mrn: None };
+            return Err(NldevError::NoAnswer { question });
+        }
+        Ok(Some(list.entries))
     }
 
     fn memory_regions(&mut self, device: u32) -> Result<Dump<MrEntry>, NldevError> {

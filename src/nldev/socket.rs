@@ -134,7 +134,8 @@ impl Netlink {
         })
     }
 
-    /// How many resources each device has. Cheap, however many they are.
+    /// How many resources each device has. The kernel counts them one by one, and keeps others from
+    /// making some meanwhile: cheaper than a list by far, but not for nothing.
     ///
     /// # Errors
     /// The kernel refuses, or its answer can't be read.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mrscope::model::{
     Creator, CtxEntry, DeviceId, DeviceResources, MrEntry, PdEntry, ResourceCount,
 };
-use mrscope::nldev::{Dump, End, ListsResources, NldevError};
+use mrscope::nldev::{Command, Dump, End, Limit, ListsResources, NldevError, Question};
 
 /// What the kernel lists, by the device's index, and what it was asked.
 #[derive(Default)]
@@ -16,6 +16,10 @@ pub struct Kernel {
     pub mrs: BTreeMap<u32, Vec<MrEntry>>,
     pub pds: Vec<PdEntry>,
     pub asked: Vec<u32>,
+    /// It refuses to count.
+    pub fails: bool,
+    /// Lists of MRs end before their end.
+    pub cut: bool,
 }
 
 /// It, shared with the test.
@@ -53,13 +57,18 @@ impl Listing {
 
 impl ListsResources for Listing {
     fn resources(&mut self) -> Result<Option<Vec<DeviceResources>>, NldevError> {
-        Ok(Some(self.0.lock().unwrap().devices.clone()))
+        let kernel = self.0.lock().unwrap();
+        let question = Question { command: Command::Resources, device: None, mrn: None };
+        let counted = Some(kernel.devices.clone());
+        if kernel.fails { Err(NldevError::NoAnswer { question }) } else { Ok(counted) }
     }
 
     fn memory_regions(&mut self, device: u32) -> Result<Dump<MrEntry>, NldevError> {
         let mut kernel = self.0.lock().unwrap();
         kernel.asked.push(device);
-        Ok(whole(kernel.mrs.get(&device).cloned().unwrap_or_default()))
+        let list = whole(kernel.mrs.get(&device).cloned().unwrap_or_default());
+        let end = if kernel.cut { End::Partial(Limit::Time) } else { End::Whole };
+        Ok(Dump { end, ..list })
     }
 
     fn memory_region(&mut self, device: u32, mrn: u32) -> Result<Option<MrEntry>, NldevError> {

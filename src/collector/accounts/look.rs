@@ -1,12 +1,12 @@
 //! One look at a device: what RDMA netlink and sysfs tell of it, and what comes of that.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::host::{self, Host, Presence, Processes};
 use crate::ledger::reconcile::{Look, Reconciled};
 use crate::model::{
-    Creator, CtxEntry, DeviceId, Found, FoundMr, FoundOwner, MrEntry, MrKind, MrOwner, PdEntry,
-    Pin, PinUse, ProcessKey,
+    Creator, DeviceId, Found, FoundMr, FoundOwner, MrEntry, MrKind, MrOwner, Pin, PinUse,
+    ProcessKey,
 };
 use crate::nldev::{Dump, End, ListsResources, NldevError, owners};
 
@@ -67,15 +67,20 @@ impl List {
         match self.end {
             End::Whole => self.reg_pages_trouble.clone(),
             End::Partial(limit) => Some(format!(
-                "{device}: its list of MRs was not read to its end ({limit}): what is not on it is \
-                 neither counted nor compared"
+                "{device}: its list of MRs was not read to its end ({limit}): of those from before the \
+                 start none is found, and nothing is compared"
             )),
         }
     }
 
+    /// What is not on it is not there.
+    pub fn is_whole(&self) -> bool {
+        self.end == End::Whole
+    }
+
     /// As it is compared.
     pub fn between<'a>(&'a self, before: &'a [&'a Pin], after: &'a [&'a Pin]) -> Look<'a> {
-        Look { before, entries: &self.entries, after, whole: self.end == End::Whole }
+        Look { before, entries: &self.entries, after }
     }
 
     /// Bytes that the driver's count is beyond what is pinned for MRs. The count is one of 32 bits,
@@ -131,16 +136,17 @@ fn pinned_bytes(mr: &FoundMr, page: u64) -> u64 {
     }
 }
 
-/// Which of these MRs are not there any more.
+/// Which of these MRs are not there any more, or are others by their length. None where the list that
+/// would tell is not whole.
 ///
 /// # Errors
 /// The kernel refuses, or the device is gone.
 pub fn gone(
     kernel: &mut dyn ListsResources,
     device: u32,
-    mrns: &[u32],
-) -> Result<Vec<u32>, NldevError> {
-    let mut missing = mrns.to_vec();
+    found: &BTreeMap<u32, FoundMr>,
+) -> Result<Option<Vec<u32>>, NldevError> {
+    let mut missing = found.clone();
     // A list may lack what is there, but hardly the same twice.
     for _ in 0..2 {
         if missing.len() <= MOST_QUESTIONS {
@@ -148,30 +154,31 @@ pub fn gone(
         }
         let list = kernel.memory_regions(device)?;
         if list.end != End::Whole {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let there: HashSet<u32> = list.entries.iter().map(|mr| mr.mrn).collect();
-        missing.retain(|mrn| !there.contains(mrn));
+        let there: HashMap<u32, Option<u64>> =
+            list.entries.iter().map(|mr| (mr.mrn, mr.length)).collect();
+        missing.retain(|mrn, mr| there.get(mrn) != Some(&mr.length));
     }
-    if missing.len() > MOST_QUESTIONS {
-        return Ok(missing);
-    }
-    let mut gone = Vec::new();
-    for mrn in missing {
-        if kernel.memory_region(device, mrn)?.is_none() {
-            gone.push(mrn);
+    if missing.len() <= MOST_QUESTIONS {
+        for (mrn, mr) in std::mem::take(&mut missing) {
+            let there = kernel.memory_region(device, mrn)?;
+            if there.is_none_or(|there| there.length != mr.length) {
+                missing.insert(mrn, mr);
+            }
         }
     }
-    Ok(gone)
+    Ok(Some(missing.into_keys().collect()))
 }
 
-/// Whose MRs of a device are, by their PDs and contexts, which are read when they are first asked
-/// for.
+/// Whose MRs of a device are: by their PDs and contexts, which are read when owners are first asked
+/// for, of the whole list at once.
 pub struct Ways<'a> {
     kernel: &'a mut dyn ListsResources,
     device: u32,
     processes: &'a Processes<'a>,
-    read: Option<(Vec<PdEntry>, Vec<CtxEntry>)>,
+    list: &'a List,
+    owned: Option<HashMap<u32, FoundOwner>>,
 }
 
 impl<'a> Ways<'a> {
@@ -179,39 +186,47 @@ impl<'a> Ways<'a> {
         kernel: &'a mut dyn ListsResources,
         device: u32,
         processes: &'a Processes<'a>,
+        list: &'a List,
     ) -> Self {
-        Self { kernel, device, processes, read: None }
+        Self { kernel, device, processes, list, owned: None }
     }
 
     /// Whose these are, in their order.
     pub fn owners(&mut self, entries: &[&MrEntry]) -> Vec<FoundOwner> {
-        let (kernel, device) = (&mut *self.kernel, self.device);
-        // Without them fewer owners are known.
-        let (pds, contexts) = self.read.get_or_insert_with(|| {
-            let pds = kernel.protection_domains(device).map(|dump| dump.entries);
-            let contexts = kernel.contexts(device);
-            let contexts = contexts.map(|dump| dump.map(|dump| dump.entries).unwrap_or_default());
-            (pds.unwrap_or_default(), contexts.unwrap_or_default())
-        });
-        let entries: Vec<MrEntry> = entries.iter().map(|entry| (*entry).clone()).collect();
-        let owners = owners(&entries, pds, contexts, |tid| self.processes.of_thread(tid));
-        owners.into_iter().map(|owner| self.key(owner)).collect()
+        let owned = self.owned.take().unwrap_or_else(|| self.all());
+        let owner = |mr: &&MrEntry| owned.get(&mr.mrn).copied().unwrap_or(FoundOwner::Unknown);
+        let owners = entries.iter().map(owner).collect();
+        self.owned = Some(owned);
+        owners
     }
 
-    fn key(&self, owner: MrOwner) -> FoundOwner {
-        match owner {
-            MrOwner::Process { tgid, .. } => {
-                self.processes.started(tgid).map_or(FoundOwner::Gone, |ticks| {
-                    FoundOwner::Process(ProcessKey::of_tick(tgid, ticks))
-                })
-            }
+    fn all(&mut self) -> HashMap<u32, FoundOwner> {
+        // Without them fewer owners are known.
+        let pds = self.kernel.protection_domains(self.device).map(|dump| dump.entries);
+        let contexts = self.kernel.contexts(self.device).map(|dump| dump.map(|dump| dump.entries));
+        let (pds, contexts) =
+            (pds.unwrap_or_default(), contexts.ok().flatten().unwrap_or_default());
+        let entries = &self.list.entries;
+        let owners = owners(entries, &pds, &contexts, |tid| self.processes.of_thread(tid));
+        let mut started: HashMap<u32, FoundOwner> = HashMap::new();
+        let mut key = |tgid| {
+            *started.entry(tgid).or_insert_with(|| match self.processes.started(tgid) {
+                Some(ticks) => FoundOwner::Process(ProcessKey::of_tick(tgid, ticks)),
+                None => FoundOwner::Gone,
+            })
+        };
+        let mut owner = |owner| match owner {
+            MrOwner::Process { tgid, .. } => key(tgid),
             MrOwner::Gone => FoundOwner::Gone,
             MrOwner::Kernel | MrOwner::Unknown => FoundOwner::Unknown,
-        }
+        };
+        entries.iter().map(|mr| mr.mrn).zip(owners.into_iter().map(&mut owner)).collect()
     }
 }
 
 /// How many MRs there are whose process has ended, and their lengths. None where ends can't be told.
+/// What was found and has nobody is not among them: the kernel names threads, and the process of those
+/// that made it may live on.
 pub fn orphans(
     pins: &[&Pin],
     reconciled: &Reconciled,
@@ -235,8 +250,7 @@ pub fn orphans(
     for mr in reconciled.found().values() {
         let gone = match mr.owner {
             FoundOwner::Process(key) => has_ended(key),
-            FoundOwner::Gone => true,
-            FoundOwner::Unknown => false,
+            FoundOwner::Gone | FoundOwner::Unknown => false,
         };
         if gone {
             orphans = (orphans.0 + 1, orphans.1 + mr.length.unwrap_or_default());

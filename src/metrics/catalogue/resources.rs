@@ -25,13 +25,13 @@ pub static FOUND: Metric = metric(
     "mrscope_mr_found",
     Kind::Gauge,
     &["device"],
-    "Active MRs that were registered before mrscope watched, by RDMA netlink: they are among mr_active, and no duration of theirs is known.",
+    "Active MRs that were registered before mrscope watched, by RDMA netlink: they are among mr_active. Neither their durations nor their kinds are known: those of GPU or device memory count as host.",
 );
 pub static ORPHANED: Metric = metric(
     "mrscope_mr_orphaned",
     Kind::Gauge,
     &["device"],
-    "Active MRs whose process has ended: another process holds the device file, and nothing but its end frees them.",
+    "Active MRs whose process was seen to end: another process holds the device file, and nothing but its end frees them.",
 );
 pub static ORPHANED_BYTES: Metric = metric(
     "mrscope_mr_orphaned_bytes",
