@@ -8,6 +8,7 @@ mod devices;
 mod exact;
 mod failure;
 mod groups;
+mod held;
 mod holders;
 mod hugepages;
 mod identity;
@@ -23,6 +24,8 @@ mod privilege;
 mod probing;
 mod probing_faults;
 mod programs;
+mod rereg;
+mod stall;
 mod vendor;
 mod write_probe;
 mod write_probe_faults;
@@ -385,8 +388,15 @@ pub const ONCE: &[OnceCase] = &[
 ];
 
 /// Run as those.
-pub const MORE: [&[OnceCase]; 4] =
-    [probing::CASES, probing_faults::CASES, nldev::CASES, causes::CASES];
+pub const MORE: [&[OnceCase]; 7] = [
+    probing::CASES,
+    probing_faults::CASES,
+    nldev::CASES,
+    causes::CASES,
+    held::CASES,
+    rereg::CASES,
+    stall::CASES,
+];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
 

@@ -21,6 +21,7 @@ const NEED_MODULE: &[&str] = &[
     "memory_of_a_gpu_is_peer_memory_and_charged",
     "a_function_that_another_module_brings_later_is_watched",
     "a_driver_that_fails_after_the_pin_is_the_device_s",
+    "an_mr_that_is_moved_by_rereg_is_replaced",
 ];
 
 /// Cases about what happens at the same time: run in a guest whose CPUs do too.

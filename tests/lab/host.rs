@@ -349,6 +349,7 @@ pub fn build_c_programs() -> Result<(), String> {
         "tests/lab/workload_lock.c",
         "tests/lab/workload_map.c",
         "tests/lab/workload_time.c",
+        "tests/lab/workload_stall.c",
     ];
     let tail = ["-libverbs", "-lpthread", "-o", "target/lab/workload"];
     tool(&[&["gcc"], &flags[..], &workload[..], &tail[..]].concat())?;
