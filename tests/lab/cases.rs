@@ -24,6 +24,7 @@ mod privilege;
 mod probing;
 mod probing_faults;
 mod programs;
+mod random;
 mod rereg;
 mod stall;
 mod vendor;
@@ -388,7 +389,7 @@ pub const ONCE: &[OnceCase] = &[
 ];
 
 /// Run as those.
-pub const MORE: [&[OnceCase]; 7] = [
+pub const MORE: [&[OnceCase]; 8] = [
     probing::CASES,
     probing_faults::CASES,
     nldev::CASES,
@@ -396,6 +397,7 @@ pub const MORE: [&[OnceCase]; 7] = [
     held::CASES,
     rereg::CASES,
     stall::CASES,
+    random::CASES,
 ];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);

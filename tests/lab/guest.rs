@@ -32,6 +32,7 @@ const PARALLEL: &[&str] = &[
     "missed_returns_are_counted_and_explain_the_difference",
     "two_thousand_short_lives_add_up_in_a_bounded_number_of_series",
     "every_lock_of_eight_threads_is_counted",
+    "random_operations_of_several_processes_add_up",
 ];
 
 /// Cases about mrscope's own programs, to which all kernels are alike: run on [`matrix::LOCKED_KERNEL`],
