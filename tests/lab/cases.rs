@@ -12,6 +12,7 @@ mod held;
 mod holders;
 mod hugepages;
 mod identity;
+mod late;
 mod lifecycle;
 mod lives;
 mod lockdown;
@@ -389,7 +390,7 @@ pub const ONCE: &[OnceCase] = &[
 ];
 
 /// Run as those.
-pub const MORE: [&[OnceCase]; 8] = [
+pub const MORE: [&[OnceCase]; 9] = [
     probing::CASES,
     probing_faults::CASES,
     nldev::CASES,
@@ -398,6 +399,7 @@ pub const MORE: [&[OnceCase]; 8] = [
     rereg::CASES,
     stall::CASES,
     random::CASES,
+    late::CASES,
 ];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
