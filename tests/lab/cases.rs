@@ -8,9 +8,11 @@ mod devices;
 mod exact;
 mod failure;
 mod groups;
+mod held;
 mod holders;
 mod hugepages;
 mod identity;
+mod late;
 mod lifecycle;
 mod lives;
 mod lockdown;
@@ -23,6 +25,9 @@ mod privilege;
 mod probing;
 mod probing_faults;
 mod programs;
+mod random;
+mod rereg;
+mod stall;
 mod vendor;
 mod write_probe;
 mod write_probe_faults;
@@ -385,8 +390,17 @@ pub const ONCE: &[OnceCase] = &[
 ];
 
 /// Run as those.
-pub const MORE: [&[OnceCase]; 4] =
-    [probing::CASES, probing_faults::CASES, nldev::CASES, causes::CASES];
+pub const MORE: [&[OnceCase]; 9] = [
+    probing::CASES,
+    probing_faults::CASES,
+    nldev::CASES,
+    causes::CASES,
+    held::CASES,
+    rereg::CASES,
+    stall::CASES,
+    random::CASES,
+    late::CASES,
+];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
 

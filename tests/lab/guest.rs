@@ -21,6 +21,7 @@ const NEED_MODULE: &[&str] = &[
     "memory_of_a_gpu_is_peer_memory_and_charged",
     "a_function_that_another_module_brings_later_is_watched",
     "a_driver_that_fails_after_the_pin_is_the_device_s",
+    "an_mr_that_is_moved_by_rereg_is_replaced",
 ];
 
 /// Cases about what happens at the same time: run in a guest whose CPUs do too.
@@ -31,6 +32,7 @@ const PARALLEL: &[&str] = &[
     "missed_returns_are_counted_and_explain_the_difference",
     "two_thousand_short_lives_add_up_in_a_bounded_number_of_series",
     "every_lock_of_eight_threads_is_counted",
+    "random_operations_of_several_processes_add_up",
 ];
 
 /// Cases about mrscope's own programs, to which all kernels are alike: run on [`matrix::LOCKED_KERNEL`],

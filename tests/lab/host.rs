@@ -312,6 +312,9 @@ pub fn guest_of(kernel: &str, kind: Boot, module: Option<&str>) -> Result<Comman
     if let Some(module) = module {
         command.args(["--env", &format!("LAB_MODULE={module}")]);
     }
+    if let Ok(seed) = std::env::var("MRSCOPE_SEED") {
+        command.args(["--env", &format!("MRSCOPE_SEED={seed}")]);
+    }
     command.arg("--").arg(myself);
     Ok(command)
 }
@@ -334,7 +337,7 @@ fn tool(words: &[&str]) -> Result<String, String> {
     }
 }
 
-/// The workload and the maker of queue pins: C, so that they share nothing with what they judge.
+/// The workload, the maker of queue pins and random operations: C, so that they share nothing with what they judge.
 pub fn build_c_programs() -> Result<(), String> {
     tool(&["mkdir", "-p", "target/lab"])?;
     let flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"];
@@ -349,10 +352,21 @@ pub fn build_c_programs() -> Result<(), String> {
         "tests/lab/workload_lock.c",
         "tests/lab/workload_map.c",
         "tests/lab/workload_time.c",
+        "tests/lab/workload_stall.c",
     ];
     let tail = ["-libverbs", "-lpthread", "-o", "target/lab/workload"];
     tool(&[&["gcc"], &flags[..], &workload[..], &tail[..]].concat())?;
     let pinner = ["tests/lab/queue_pin.c", "-o", "target/lab/queue_pin"];
     tool(&[&["gcc"], &flags[..], &pinner[..]].concat())?;
+    let random = [
+        "tests/lab/random.c",
+        "tests/lab/random_account.c",
+        "tests/lab/random_solo.c",
+        "tests/lab/random_process.c",
+        "tests/lab/random_verbs.c",
+        "-o",
+        "target/lab/random",
+    ];
+    tool(&[&["gcc"], &flags[..], &random[..]].concat())?;
     Ok(())
 }

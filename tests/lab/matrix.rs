@@ -93,6 +93,26 @@ pub const CANNOT: &[Cannot] = &[
         why: "its RDMA netlink tells no maxima",
     },
     Cannot {
+        kernels: &["5.10", "6.1", "6.12"],
+        what: What::Case(Mode::Auto, "an_mr_with_on_demand_paging_is_counted_and_pins_nothing"),
+        why: "its soft RoCE has no on-demand paging",
+    },
+    Cannot {
+        kernels: &["5.10", "6.1"],
+        what: What::Case(Mode::Auto, "an_mr_whose_rights_or_pd_change_by_rereg_only_counts"),
+        why: "its soft RoCE has no rereg",
+    },
+    Cannot {
+        kernels: &["5.10", "6.1"],
+        what: What::Case(Mode::Auto, "an_mr_that_is_moved_by_rereg_is_replaced"),
+        why: "the command was disabled when soft RoCE, which has no rereg, came",
+    },
+    Cannot {
+        kernels: &["5.10", "6.1"],
+        what: What::Case(Mode::Auto, "a_registration_that_is_held_up_is_in_flight_and_ages"),
+        why: "a pin for long may not wait for userfaultfd: EFAULT",
+    },
+    Cannot {
         kernels: &["6.18"],
         what: What::Module,
         why: "Debian's archive no longer has the headers of its last kernel of this series",

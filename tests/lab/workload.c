@@ -60,13 +60,10 @@ static const struct word count_words[] = {{"all", UNBOUNDED}, {0}};
 static const struct word memlock_words[] = {{"unlimited", UNBOUNDED}, {0}};
 static const struct word pages_words[] = {{"4k", PAGES_4K}, {"thp", PAGES_THP},	  {"2m", PAGES_2M},
 					  {"1g", PAGES_1G}, {"peer", PAGES_PEER}, {0}};
-static const struct word how_words[] = {{"protnone", HOW_PROTNONE},
-					{"unmapped", HOW_UNMAPPED},
-					{"access", HOW_ACCESS},
-					{"hugepage", HOW_HUGEPAGE},
-					{"readonly", HOW_READONLY},
-					{"sound", HOW_SOUND},
-					{0}};
+static const struct word how_words[] = {{"protnone", HOW_PROTNONE}, {"unmapped", HOW_UNMAPPED},
+					{"access", HOW_ACCESS},	    {"hugepage", HOW_HUGEPAGE},
+					{"readonly", HOW_READONLY}, {"sound", HOW_SOUND},
+					{"implicit", HOW_IMPLICIT}, {0}};
 static const struct word access_words[] = {
     {"local", IBV_ACCESS_LOCAL_WRITE},
     {"remote", IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ},
@@ -117,7 +114,7 @@ static const struct key {
     {"warmup", WARMUP, offsetof(struct options, warmup), 0, 1 << 30, NULL,
      "a number from 0 to 1024M"},
     {"how", HOW, offsetof(struct options, how), 0, 0, how_words,
-     "protnone, unmapped, access, hugepage, readonly or sound"},
+     "protnone, unmapped, access, hugepage, readonly, sound or implicit"},
     {"memlock", MEMLOCK, offsetof(struct options, memlock), 0, UINT64_MAX - 1, memlock_words,
      "bytes, with an optional suffix K, M or G, or unlimited"},
     {"uid", UID, offsetof(struct options, uid), 0, UINT32_MAX - 1, NULL, "a user id"},
@@ -156,7 +153,7 @@ static const struct verb {
     {"churn", run_churn, BUFFER | TOUCH | THREADS | ROUNDS | SECONDS | MAPPERS, 0},
     {"pairs", run_pairs, BUFFER | ROUNDS | WARMUP, 0},
     {"fail", run_fail, HOW | SIZE | COUNT | ACCESS, HOW},
-    {"rereg", run_rereg, FLAGS | VIA | BUFFER | TOUCH, FLAGS},
+    {"rereg", run_rereg, FLAGS | VIA | BUFFER | TOUCH | HOW, FLAGS},
     {"rawreg", run_rawreg, BY | COUNT | SIZE, BY},
     {"rawdereg", run_rawdereg, BY, BY},
     {"rlimit", run_rlimit, MEMLOCK, MEMLOCK},
@@ -176,6 +173,9 @@ static const struct verb {
     {"dropcap", run_dropcap, 0, 0},
     {"lock_pairs", run_lock_pairs, ROUNDS | WARMUP, 0},
     {"batches", run_batches, ROUNDS, 0},
+    {"stall", run_stall, SIZE, 0},
+    {"stalled", run_stalled, 0, 0},
+    {"resume", run_resume, 0, 0},
     {"leave", run_leave, 0, 0},
     {"status", run_status, 0, 0},
     {"quit", run_quit, 0, 0},

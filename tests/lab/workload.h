@@ -13,6 +13,7 @@
  * workload_lock.c   the commands that lock memory
  * workload_map.c    the commands that map memory and register none, and those that give up rights
  * workload_time.c   the commands that time system calls without a device
+ * workload_stall.c  the commands that keep a registration in flight
  */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
@@ -44,7 +45,15 @@ enum call {
 	CALL_EACH = CALLS
 };
 /* HOW_SOUND: the mapping is well, and a limit or the device what fails. */
-enum how { HOW_PROTNONE, HOW_UNMAPPED, HOW_ACCESS, HOW_HUGEPAGE, HOW_READONLY, HOW_SOUND };
+enum how {
+	HOW_PROTNONE,
+	HOW_UNMAPPED,
+	HOW_ACCESS,
+	HOW_HUGEPAGE,
+	HOW_READONLY,
+	HOW_SOUND,
+	HOW_IMPLICIT
+};
 
 /* One command's keys, defaults filled in. */
 struct options {
@@ -197,6 +206,11 @@ void run_fragment(const char *op, const struct options *options);
 void run_trial(const char *op, const struct options *options);
 void run_userns(const char *op, const struct options *options);
 void run_dropcap(const char *op, const struct options *options);
+
+/* workload_stall.c */
+void run_stall(const char *op, const struct options *options);
+void run_stalled(const char *op, const struct options *options);
+void run_resume(const char *op, const struct options *options);
 
 /* workload_time.c */
 void run_lock_pairs(const char *op, const struct options *options);

@@ -207,8 +207,8 @@ out:
 	free(pair);
 }
 
-/* A buffer whose registration must fail, and the access flags to ask for. */
-static char *map_bad(const struct options *options, uint64_t *bytes, int *access)
+/* A buffer whose registration must fail, the access flags and the length to ask for. */
+static char *map_bad(const struct options *options, uint64_t *bytes, int *access, uint64_t *length)
 {
 	static const int reserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 	bool huge = options->how == HOW_HUGEPAGE || options->how == HOW_READONLY;
@@ -218,6 +218,7 @@ static char *map_bad(const struct options *options, uint64_t *bytes, int *access
 
 	*bytes = (options->size + page - 1) & ~(page - 1);
 	*access = (int)options->access;
+	*length = options->size;
 	switch ((enum how)options->how) {
 	case HOW_PROTNONE:
 		return mmap(NULL, *bytes, PROT_NONE, reserve, -1, 0);
@@ -231,6 +232,12 @@ static char *map_bad(const struct options *options, uint64_t *bytes, int *access
 		return mmap(NULL, *bytes, rights, reserve | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
 	case HOW_SOUND:
 		return mmap(NULL, *bytes, rights, reserve, -1, 0);
+	case HOW_IMPLICIT:
+		/* All that there is, now and later. */
+		*access |= IBV_ACCESS_ON_DEMAND;
+		*length = SIZE_MAX;
+		*bytes = 0;
+		return NULL;
 	case HOW_ACCESS:
 		break;
 	}
@@ -242,16 +249,16 @@ void run_fail(const char *op, const struct options *options)
 {
 	struct self_status before = read_self();
 	struct tally tally = {0};
-	uint64_t bytes, ns;
+	uint64_t bytes, length, ns;
 	int access;
-	char *start = map_bad(options, &bytes, &access);
+	char *start = map_bad(options, &bytes, &access, &length);
 
 	if (start == MAP_FAILED) {
 		reply_error(op, errno, "the buffer could not be mapped");
 		return;
 	}
 	for (uint64_t i = 0; i < options->count; i++) {
-		struct ibv_mr *mr = register_timed(&tally, start, options->size, access, &ns);
+		struct ibv_mr *mr = register_timed(&tally, start, length, access, &ns);
 
 		if (mr)
 			deregister_timed(&tally, mr, &ns);

@@ -414,6 +414,7 @@ void run_rereg(const char *op, const struct options *options)
 	    options->via == VIA_KERNEL ? rereg_by_kernel : ibv_rereg_mr;
 	bool moves = options->flags & IBV_REREG_MR_CHANGE_TRANSLATION;
 	uint64_t length, old_length, start, ns;
+	char *target = NULL;
 	struct slots slots = {0};
 	struct held *newest;
 	struct ibv_pd *pd = NULL;
@@ -437,6 +438,9 @@ void run_rereg(const char *op, const struct options *options)
 		reply_error(op, errno, "the new buffer could not be mapped");
 		return;
 	}
+	if (moves)
+		target =
+		    options->how_given ? unmapped_address(length) : slots.base + options->offset;
 	/* The library refuses arguments whose flag is not set. */
 	if (options->flags & IBV_REREG_MR_CHANGE_PD)
 		pd = newest->mr->pd == lab.pd ? lab.other_pd : lab.pd;
@@ -444,8 +448,7 @@ void run_rereg(const char *op, const struct options *options)
 		access = (int)options->access;
 	errno = 0;
 	start = now_ns();
-	code = rereg(newest->mr, (int)options->flags, pd,
-		     moves ? slots.base + options->offset : NULL, moves ? length : 0, access);
+	code = rereg(newest->mr, (int)options->flags, pd, target, moves ? length : 0, access);
 	error = errno;
 	ns = now_ns() - start;
 	if (moves && !code) {

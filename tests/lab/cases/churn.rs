@@ -5,7 +5,7 @@ use crate::exporter::{Exporter, wait_for};
 use crate::page::Page;
 use crate::workload::{Workload, number};
 
-fn nothing_stays(page: &Page) -> Outcome {
+pub fn nothing_stays(page: &Page) -> Outcome {
     for series in [ACTIVE, ACTIVE_BYTES, PINNED_MR, PINNED_QUEUE] {
         equal(series, page.or_zero(series), 0.0)?;
     }

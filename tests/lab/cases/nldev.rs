@@ -68,7 +68,7 @@ fn whole<T>(dump: Result<Dump<T>, NldevError>) -> Result<Vec<T>, String> {
 }
 
 /// What iproute2 says.
-fn rdma_says(words: &str) -> Result<Value, String> {
+pub fn rdma_says(words: &str) -> Result<Value, String> {
     let line = format!("-j resource show {words}");
     let output = Command::new("rdma").args(line.split_whitespace()).output();
     let output = output.map_err(|error| format!("rdma: {error}"))?;

@@ -334,21 +334,56 @@ static int vendor_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 }
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 11, 0)
-/* Soft RoCE would take an MR of ours for one of its own. */
+static struct ib_mr *vendor_reg_anew(struct ib_pd *pd, u64 start, u64 length, u64 virt_addr,
+				     int access, struct ib_udata *udata)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+	return vendor_reg_user_mr(pd, start, length, virt_addr, access, NULL, udata);
+#else
+	return vendor_reg_user_mr(pd, start, length, virt_addr, access, udata);
+#endif
+}
+
+/*
+ * As the vendor's: other memory is pinned before the old is given back, and where the PD is another
+ * too, it is a new MR, whose predecessor the core deregisters. Soft RoCE would take an MR of ours
+ * for one of its own.
+ */
 static struct ib_mr *vendor_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start, u64 length,
 					  u64 virt_addr, int access, struct ib_pd *pd,
 					  struct ib_udata *udata)
 {
-	return ERR_PTR(-EOPNOTSUPP);
+	struct vendor_mr *mr;
+	struct ib_umem *umem;
+
+	mutex_lock(&vendor_lock);
+	mr = vendor_find_mr(ibmr);
+	mutex_unlock(&vendor_lock);
+	if (!mr)
+		return ERR_PTR(-EOPNOTSUPP);
+	if (!(flags & IB_MR_REREG_TRANS))
+		return NULL;
+	if (!(flags & IB_MR_REREG_ACCESS))
+		access = IB_ACCESS_LOCAL_WRITE;
+	if (flags & IB_MR_REREG_PD)
+		return vendor_reg_anew(pd, start, length, virt_addr, access, udata);
+	umem = ib_umem_get_peer(pd->device, start, length, access, PEER_MEM_ALLOW);
+	if (IS_ERR(umem))
+		return ERR_CAST(umem);
+	ib_umem_release(mr->umem);
+	mr->umem = umem;
+	ibmr->length = length;
+	ibmr->iova = virt_addr;
+	return NULL;
 }
 
-static void vendor_refuse_rereg(struct ib_device *ibdev)
+static void vendor_take_rereg(struct ib_device *ibdev)
 {
 	if (ibdev->ops.rereg_user_mr)
 		ibdev->ops.rereg_user_mr = vendor_rereg_user_mr;
 }
 #else
-static void vendor_refuse_rereg(struct ib_device *ibdev)
+static void vendor_take_rereg(struct ib_device *ibdev)
 {
 }
 #endif
@@ -370,7 +405,7 @@ static int vendor_add_device(struct ib_device *ibdev)
 	mutex_lock(&vendor_lock);
 	list_add(&device->entry, &vendor_devices);
 	ibdev->ops.dereg_mr = vendor_dereg_mr;
-	vendor_refuse_rereg(ibdev);
+	vendor_take_rereg(ibdev);
 	ibdev->ops.reg_user_mr = vendor_reg_user_mr;
 	mutex_unlock(&vendor_lock);
 	return 0;
