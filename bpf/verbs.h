@@ -43,7 +43,7 @@ struct call {
 	__u32 pin_cause; /* of the last pin that failed */
 	__u32 pin_failed;
 	__u32 released_unknown; /* an umem without a row: from before the start, or lost */
-	__u32 access; /* rights that the pin was asked for */
+	__u32 access;		/* rights that the pin was asked for */
 	__u32 unused;
 };
 
