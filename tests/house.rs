@@ -217,6 +217,25 @@ fn names_say_what_things_are() {
 }
 
 #[test]
+fn every_test_is_in_a_tier() {
+    let tiers = fs::read_to_string(root().join("scripts/test.sh")).unwrap();
+    let tests = fs::read_dir(root().join("tests")).unwrap().map(|entry| entry.unwrap().path());
+    let is_test = |path: &PathBuf| {
+        path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").exists()
+    };
+    let mut count = 0;
+    for path in tests.filter(is_test) {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let asked = format!("--test {name}");
+        let named =
+            |line: &str| line.split(" --").any(|word| format!("--{}", word.trim()) == asked);
+        assert!(tiers.lines().any(named), "no tier of scripts/test.sh has {asked}");
+        count += 1;
+    }
+    assert!(count > 10, "only {count} tests were found");
+}
+
+#[test]
 fn the_image_is_built_with_what_a_build_needs() {
     let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let (script, dockerfile) = (read("scripts/need.sh"), read("Dockerfile"));
