@@ -333,7 +333,7 @@ pub fn where_proc_hides_processes_their_end_is_seen_all_the_same() -> Outcome {
         let rows = "mrscope_map_entries{map=\"processes\"}";
         equal("rows", exporter.page()?.or_zero(rows), 1.0)?;
         let mut kept = kept_of(BPF_BIT | PERFMON_BIT)?;
-        kept.push(("pages", 0));
+        kept.extend([("pages", 0), ("resources", 0)]);
         let kept: Vec<_> = kept.iter().map(|(thread, bits)| (*thread, bits | PTRACE_BIT)).collect();
         // It may be looking at processes just now.
         wait_for("it to rest", || rests(&exporter, &kept).map(|()| true))?;
