@@ -82,7 +82,7 @@ impl Selection {
         };
         let built = |name: &str| !NEED_MODULE.contains(&name) || has_module(kernel);
         let wanted = |name: &str| {
-            let home = if PARALLEL.contains(&name) { Boot::Parallel } else { Boot::Usual };
+            let home = if PARALLEL.contains(&name) { Boot::Parallel } else { Boot::home(name) };
             home == boot && named(name) && built(name)
         };
         let no_trampolines = cannot(kernel, What::Mode(Mode::Fentry)).is_some();

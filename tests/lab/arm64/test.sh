@@ -51,7 +51,9 @@ if (($# == 0)); then
     guest "${kernels[0]}" --no-rdma -- sh -c 'cd "$0" && exec "$1"' "$PWD" "$stage/target/lab/unit"
 fi
 for kernel in "${kernels[@]}"; do
-    guest "$kernel" -- target/lab/lab --in-guest "$kernel" usual "$@"
+    for half in usual second; do
+        guest "$kernel" -- target/lab/lab --in-guest "$kernel" "$half" "$@"
+    done
     guest "$kernel" --parallel -- target/lab/lab --in-guest "$kernel" parallel "$@"
 done
 printf '%d passed, %d failed\n' "$passed" "$failed"
