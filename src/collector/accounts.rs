@@ -149,8 +149,8 @@ impl Reader {
         Ok(Resources { devices, accounts: self.accounts(troubles) })
     }
 
-    /// How many resources each device has: as they are, or were a hundred times before as long as
-    /// counting them takes.
+    /// How many resources each device has. What was counted serves until a hundred times as long as
+    /// that took is over.
     fn resources(&mut self) -> Result<Option<Vec<DeviceResources>>, NldevError> {
         let begun = self.begun.elapsed();
         if self.listed.is_none() || self.counts.is_due(begun) {

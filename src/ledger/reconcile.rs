@@ -132,13 +132,15 @@ impl Reconciled {
                 group.sure += usize::from(*sure && before.copied().unwrap_or(false));
             }
         }
-        let mut beyond = 0;
+        let mut beyond: i64 = 0;
         let excess = std::mem::take(&mut self.excess);
         for (length, group) in groups {
             let before = excess.get(&length).copied().unwrap_or_default();
             let more = self.settle(length, &group, before, owners);
             if let Length::Bytes(bytes) = length {
-                beyond += more * i64::try_from(bytes).unwrap_or(i64::MAX);
+                // The list tells whatever length a driver wrote.
+                let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+                beyond = beyond.saturating_add(more.saturating_mul(bytes));
             }
         }
         beyond

@@ -224,6 +224,15 @@ fn a_kernel_that_tells_no_length_of_any_mr_is_compared_by_number() {
 }
 
 #[test]
+fn lengths_beyond_all_memory_overflow_no_difference() {
+    let mut it = Reconciled::default();
+    look(&mut it, &[], &[]);
+    let list = [mr(1, u64::MAX - 1), mr(2, u64::MAX - 1), mr(3, u64::MAX - 2)];
+    look(&mut it, &[], &list);
+    assert_eq!(look(&mut it, &[], &list), Some(i64::MAX));
+}
+
+#[test]
 fn queues_have_no_mr() {
     let mut it = Reconciled::default();
     let queue = Pin { pin_use: PinUse::Queue, ..pin(50, 4096) };

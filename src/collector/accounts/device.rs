@@ -63,7 +63,7 @@ impl Device {
         self.pace.is_due(now)
     }
 
-    /// Only the last comparison's time is told where the list can't be had.
+    /// It was not compared yet.
     pub fn is_new(&self) -> bool {
         self.account.is_none()
     }

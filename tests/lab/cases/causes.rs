@@ -159,8 +159,8 @@ fn fails_and_is_noted(
     known.is_noted(exporter, pid).map_err(|error| format!("{command}: {error}"))
 }
 
-/// Another user with the capability.
-const WITH_CAPABILITY: [&str; 10] = [
+/// What starts a process as another user with the capability.
+pub const WITH_CAPABILITY: [&str; 10] = [
     "setpriv",
     "--reuid",
     "1000",

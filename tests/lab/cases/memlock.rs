@@ -1,5 +1,6 @@
 //! The limit on locked memory, and who needs none, told by the iterator and by /proc.
 
+use super::causes::WITH_CAPABILITY;
 use crate::cases::*;
 use crate::exporter::Exporter;
 use crate::page::Page;
@@ -32,18 +33,7 @@ const HOLDERS: [Holder; 6] = [
     },
     Holder {
         what: "another user with the capability",
-        starter: &[
-            "setpriv",
-            "--reuid",
-            "1000",
-            "--regid",
-            "1000",
-            "--clear-groups",
-            "--inh-caps",
-            "+ipc_lock",
-            "--ambient-caps",
-            "+ipc_lock",
-        ],
+        starter: &WITH_CAPABILITY,
         commands: &[],
         cap_ipc_lock: true,
         exempt: 1.0,
