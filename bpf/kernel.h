@@ -128,6 +128,7 @@ struct bpf_iter__bpf_map_elem {
 #define ERESTART_RESTARTBLOCK 516
 #define MAX_ERRNO 4095
 
+#define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
 #define VM_LOCKED 0x2000
 #define RLIMIT_MEMLOCK 8
@@ -142,6 +143,12 @@ static __always_inline int pointer_is_error(__u64 pointer)
 static __always_inline struct task_struct *current_task(void)
 {
 	return (struct task_struct *)bpf_get_current_task();
+}
+
+/* Whether the caller is on its way out: its files are closed after that is set. */
+static __always_inline int current_is_exiting(void)
+{
+	return BPF_CORE_READ(current_task(), flags) & PF_EXITING;
 }
 
 /* Pages that RDMA and others pinned in the caller's memory; 0 once the memory is gone. */

@@ -44,6 +44,8 @@ struct process {
 	__u64 cgroup_id; /* of cgroup v2, at the first event */
 	__u64 registration_ns;
 	__u64 registration_slots[PROCESS_SLOTS];
+	__u64 repeats; /* registrations of what had been deregistered, and their time */
+	__u64 repeat_ns;
 	__u64 failures[CAUSES];
 	__u64 lock_calls; /* of mlock and its kin that succeeded */
 	__u64 lock_ns;

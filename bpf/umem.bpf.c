@@ -146,6 +146,7 @@ static __always_inline void pin_made(struct call *call, __u64 umem)
 	struct pin pin = {
 	    .device = call->device,
 	    .born_ns = call->start_ns,
+	    .address = call->address,
 	    .length_bytes = call->length_bytes,
 	    .kind = call->kind,
 	    .use = USE_QUEUE,
@@ -241,9 +242,13 @@ static __noinline int release_enter(__u64 umem)
 		return 0;
 	}
 	forget_pin(&pin);
-	/* Only the umem tells a deregistration what kind of MR it ended. */
-	if (call && call->verb == VERB_DEREG_MR)
+	/* Only the umem tells a deregistration which MR it ended. */
+	if (call && call->verb == VERB_DEREG_MR) {
 		call->kind = pin.kind;
+		call->owner = pin.owner;
+		call->address = pin.address;
+		call->length_bytes = pin.length_bytes;
+	}
 	return 0;
 }
 

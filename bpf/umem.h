@@ -28,6 +28,7 @@ struct pin {
 	struct process_key owner;
 	__u64 device;
 	__u64 born_ns; /* start of the call that made it */
+	__u64 address;
 	__u64 length_bytes;
 	__u64 pinned_bytes; /* whole pages; 0 where nothing of the host is pinned */
 	__u32 kind;
@@ -48,6 +49,8 @@ struct totals {
 	__u64 pin_ns;
 	__u64 deregistration_ns;
 	__u64 registered_bytes;
+	__u64 repeats; /* registrations of what had been deregistered, and their time */
+	__u64 repeat_ns;
 	__u64 registration_slots[SLOTS];
 	__u64 pin_slots[SLOTS];
 	__u64 deregistration_slots[SLOTS];

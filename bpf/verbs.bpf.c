@@ -4,6 +4,7 @@
  * call has returned 0, a failure when it has not.
  */
 #include "device.h"
+#include "history.h"
 #include "maps.h"
 
 #define LAST_FAILURE_WORDS (__builtin_offsetof(struct last_failure, sum) / sizeof(__u64))
@@ -156,6 +157,7 @@ static __always_inline void count_registration(const struct call *call, struct p
 					       struct totals *row, __u64 ns)
 {
 	__u32 slot = process_slot(ns);
+	int repeats = came_back(call);
 
 	if (row) {
 		__sync_fetch_and_add(&row->registration_ns, ns);
@@ -169,11 +171,19 @@ static __always_inline void count_registration(const struct call *call, struct p
 			__sync_fetch_and_add(&row->pin_ns, call->pin_ns);
 			count_slot(row->pin_slots, call->pin_ns);
 		}
+		if (repeats) {
+			__sync_fetch_and_add(&row->repeats, 1);
+			__sync_fetch_and_add(&row->repeat_ns, ns);
+		}
 	}
 	if (process) {
 		__sync_fetch_and_add(&process->registration_ns, ns);
 		if (slot < PROCESS_SLOTS)
 			__sync_fetch_and_add(&process->registration_slots[slot], 1);
+		if (repeats) {
+			__sync_fetch_and_add(&process->repeats, 1);
+			__sync_fetch_and_add(&process->repeat_ns, ns);
+		}
 	}
 }
 
@@ -242,6 +252,7 @@ static __always_inline void dereg_ended(const struct call *call)
 		__sync_fetch_and_add(&row->deregistration_ns, ns);
 		count_slot(row->deregistration_slots, ns);
 	}
+	remember(call);
 }
 
 static __noinline int dereg_exit(__s32 result)

@@ -24,7 +24,8 @@ enum {
 
 /* What one thread is in the middle of, keyed by pid_tgid. */
 struct call {
-	struct process_key owner; /* tgid 0 until it was asked for */
+	/* tgid 0 until it was asked for; of a deregistration, who had registered */
+	struct process_key owner;
 	__u64 start_ns;
 	__u64 object; /* uverbs_attr_bundle of a registration, ib_mr of a deregistration */
 	__u64 device;
@@ -78,6 +79,20 @@ struct last_failure {
 
 enum {
 	LAST_FAILURE_SLOT_BITS = 8,
+	HISTORY_PLACES = 8, /* of a set; a power of two */
+};
+
+/* MRs that were deregistered, as many as there are places. */
+struct history_set {
+	__u64 prints[HISTORY_PLACES];  /* a hash of what each was; 0: the place is free */
+	__u64 seen_ns[HISTORY_PLACES]; /* when it was last deregistered */
+	struct process_key owners[HISTORY_PLACES];
+};
+
+/* Of all sets together. */
+struct history_use {
+	__u64 taken;	 /* places that are free no more */
+	__u64 forgotten; /* MRs of living processes that made way for others */
 };
 
 /* One row, written by user space before the programs are attached and when it has learned more. */
@@ -88,6 +103,8 @@ struct settings {
 	__u32 device_name_offset;    /* in ib_device; OFFSET_UNKNOWN where no BTF tells */
 	__u32 attrs_context_offset;  /* in uverbs_attr_bundle */
 	__u32 context_device_offset; /* in ib_ucontext */
+	__u32 history_sets;	     /* rows of the history */
+	__u32 unused;
 };
 
 enum {

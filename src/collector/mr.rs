@@ -50,6 +50,8 @@ impl Collector for Mr {
         for totals in &devices {
             device(totals, &there, page)?;
         }
+        repeats(&devices, page)?;
+        page.number(&mr::HISTORY_FORGOTTEN, &[], snapshot.history_forgotten as f64)?;
         self.pinned(&devices, &there, page)?;
         self.in_flight(snapshot, &there, page)?;
         self.failures(snapshot, page)?;
@@ -213,10 +215,28 @@ fn device(totals: &DeviceTotals, there: &There<'_>, page: &mut Page) -> Result<(
     page.number(&mr::ACTIVE_BYTES, &labels, level(totals.active_bytes))
 }
 
+/// Repeats by device, over all kinds.
+fn repeats(all: &[DeviceTotals], page: &mut Page) -> Result<(), PageError> {
+    let mut devices: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for totals in all {
+        let (count, ns) = devices.entry(&totals.device).or_default();
+        *count += totals.repeats;
+        *ns += totals.repeat_ns;
+    }
+    for (device, (count, ns)) in devices {
+        page.number(&mr::REPEATS, &[device], count as f64)?;
+        page.number(&mr::REPEAT_SECONDS, &[device], ns as f64 * NS)?;
+    }
+    Ok(())
+}
+
 fn counters(labels: &Labels, counters: &ProcessCounters, page: &mut Page) -> Result<(), PageError> {
     let buckets = cumulate(&counters.slots, &PROCESS_BOUNDS_SECONDS);
     let seconds = counters.registration_ns as f64 * NS;
     page.process_histogram(&mr::PROCESS_REGISTRATION_SECONDS, labels, buckets, seconds)?;
+    page.process_number(&mr::PROCESS_REPEATS, labels, None, counters.repeats as f64)?;
+    let repeat_seconds = counters.repeat_ns as f64 * NS;
+    page.process_number(&mr::PROCESS_REPEAT_SECONDS, labels, None, repeat_seconds)?;
     for (cause, count) in Cause::ALL.iter().zip(counters.failures) {
         page.process_number(&mr::PROCESS_FAILURES, labels, Some(cause.label()), count as f64)?;
     }
@@ -324,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_map_that_forgets_what_is_old_may_be_full() {
-        for map in ["last_failures", "device_samples"] {
+        for map in ["last_failures", "device_samples", "history"] {
             let map = MapUse { map, entries: 8, max_entries: 8, memory_bytes: 0 };
             let snapshot = Snapshot { maps: vec![map], ..Snapshot::default() };
             assert_eq!(room(&snapshot, &mut BTreeSet::new()), Ok(()));

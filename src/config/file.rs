@@ -48,6 +48,7 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
         resources,
         collectors,
     } = config;
+    let mut of_mr = vec![whole("history", ROWS, |mrs| ebpf.history = mrs as u32)];
     let mut of_process = vec![
         whole("max", PROCESSES, |max| process.max = usize::try_from(max).unwrap_or(usize::MAX)),
         text("linger", &mut process.linger, notation::duration),
@@ -115,6 +116,7 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
     for (collector, on) in COLLECTORS.into_iter().zip(collectors) {
         let mut own = vec![("enabled", Slot::Switch(on))];
         match collector {
+            "mr" => own.append(&mut of_mr),
             "process" => own.append(&mut of_process),
             "mlock" => own.append(&mut of_mlock),
             "tlb" => own.append(&mut of_tlb),

@@ -48,7 +48,7 @@ fn every_key_reaches_its_value() {
            program: /opt/probe}\n\
          devices: {exclude: [rxe*]}\n\
          resources: {interval: 1d}\n\
-         mr: {enabled: false}\n",
+         mr: {enabled: false, history: 8}\n",
     )
     .unwrap();
     let web = Web {
@@ -60,6 +60,7 @@ fn every_key_reaches_its_value() {
         maxactive: 1,
         max_pins: EbpfOptions::ROWS_LIMIT,
         max_processes: 3,
+        history: 8,
         permanent_drop: true,
         ..EbpfOptions::default()
     };
@@ -159,6 +160,7 @@ fn a_wrong_value_is_named_with_its_key_its_line_and_what_was_expected() {
         ("ebpf", "maxactive", "4097", "value: integer `4097`", calls),
         ("ebpf", "max_pins", "16777217", "value: integer `16777217`", rows),
         ("ebpf", "max_processes", "0", "value: integer `0`", rows),
+        ("mr", "history", "0", "value: integer `0`", rows),
         ("ebpf", "attach", "kprobe", "value: string \"kprobe\"", "one of auto, fentry"),
         ("web", "telemetry_path", "/", "value: string \"/\"", "a path such as /metrics"),
         ("web", "telemetry_path", "[/a]", "type: sequence", "a path such as /metrics"),

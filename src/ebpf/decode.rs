@@ -64,6 +64,8 @@ pub fn device_totals(
         into.pin_ns += row.pin_ns;
         into.deregistration_ns += row.deregistration_ns;
         into.registered_bytes += row.registered_bytes;
+        into.repeats += row.repeats;
+        into.repeat_ns += row.repeat_ns;
         add(&mut into.registration_slots, &row.registration_slots);
         add(&mut into.pin_slots, &row.pin_slots);
         add(&mut into.deregistration_slots, &row.deregistration_slots);
@@ -153,6 +155,8 @@ pub fn process(key: &records::process_key, row: &records::process) -> Option<Pro
         counters: ProcessCounters {
             registration_ns: row.registration_ns,
             slots: row.registration_slots,
+            repeats: row.repeats,
+            repeat_ns: row.repeat_ns,
             failures: row.failures,
             lock_calls: row.lock_calls,
             lock_ns: row.lock_ns,

@@ -8,6 +8,7 @@ use super::facts::KernelFacts;
 use super::maps::SharedMaps;
 use super::mlock;
 use super::plan::{PlannedHook, PlannedStem, Rung};
+use super::records;
 
 /// The bytes of an object, aligned as an ELF reader wants them.
 macro_rules! object {
@@ -49,11 +50,18 @@ pub fn load(
     open.load()
 }
 
+/// How many sets have the places that were asked for.
+#[must_use]
+pub fn history_sets(options: &EbpfOptions) -> u32 {
+    options.history.div_ceil(records::HISTORY_PLACES)
+}
+
 /// The size of a map that the user may choose.
 fn chosen_rows(map: &str, options: &EbpfOptions) -> Option<u32> {
     match map {
         "pins" => Some(options.max_pins),
         "processes" => Some(options.max_processes),
+        "history" => Some(history_sets(options)),
         _ => None,
     }
 }
@@ -88,7 +96,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::super::hook::STEMS;
-    use super::super::records::{self, device_sample};
+    use super::super::records::device_sample;
     use super::*;
 
     fn open(object: &[u8]) -> OpenObject {
@@ -97,7 +105,7 @@ mod tests {
 
     #[test]
     fn both_languages_agree_on_the_size_of_every_row() {
-        let sizes: [(&str, usize, usize); 16] = [
+        let sizes: [(&str, usize, usize); 18] = [
             ("settings", 4, size_of::<records::settings>()),
             ("lost", 4, 8),
             ("calls", 8, size_of::<records::call>()),
@@ -111,6 +119,8 @@ mod tests {
             ("totals_at_birth", 4, size_of::<records::totals>()),
             ("process_at_birth", 4, size_of::<records::process>()),
             ("sample_scratch", 4, size_of::<device_sample>()),
+            ("history", 4, size_of::<records::history_set>()),
+            ("history_use", 4, size_of::<records::history_use>()),
             ("mlocks", 4, size_of::<records::mlock_totals>()),
             ("mlock_threads", 4, size_of::<records::mlock_thread>()),
             (".rodata", 4, size_of::<records::mlock_choice>()),
@@ -129,6 +139,13 @@ mod tests {
                 assert_eq!(map.value_size() as usize, *value, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn places_of_the_history_are_whole_sets() {
+        let sets = |history| history_sets(&EbpfOptions { history, ..EbpfOptions::default() });
+        assert_eq!([1, 8, 9, 65_536].map(sets), [1, 1, 2, 8192]);
+        assert!(records::HISTORY_PLACES.is_power_of_two());
     }
 
     #[test]

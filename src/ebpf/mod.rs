@@ -13,6 +13,7 @@ mod load;
 mod maps;
 mod mlock;
 mod plan;
+mod readers;
 mod records;
 mod rows;
 mod tasks;

@@ -44,6 +44,8 @@ unsafe impl Record for task {}
 unsafe impl Record for mlock_totals {}
 // SAFETY: as above.
 unsafe impl Record for mlock_choice {}
+// SAFETY: as above.
+unsafe impl Record for history_use {}
 // SAFETY: any bytes are an integer.
 unsafe impl Record for u32 {}
 // SAFETY: any bytes are an integer.

@@ -1,28 +1,27 @@
 //! The programs in the kernel: loaded, attached, read, and taken out again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 
-use libbpf_rs::MapInfo;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::host::{self, Host, Modules, Processes, Rights};
 use crate::model::{
-    AttachMode, EbpfOptions, HookState, LostUpdates, MapUse, Mlocks, Pin, ProcessKey, Snapshot,
-    text,
+    AttachMode, EbpfOptions, HookState, LostUpdates, Mlocks, Pin, ProcessKey, Snapshot, text,
 };
 
 use super::attach::{one_line, os_error};
-use super::cost::{map_memory, recursion_misses};
+use super::cost::recursion_misses;
 use super::decode::{self, DeviceNames};
 use super::device::find_name_offset;
 use super::events::{EventsError, KernelEvents};
 use super::facts::{FieldOffsets, KernelFacts, loads};
-use super::maps::{Mapped, SharedMaps};
+use super::load::history_sets;
+use super::maps::SharedMaps;
+use super::readers::{Readers, TOLD};
 use super::records::{self, Record};
-use super::rows::RowWalks;
 use super::watch::{Settled, Watch};
 
 /// A call whose end was never seen is given up when its thread is gone; younger ones are not asked.
@@ -47,28 +46,6 @@ pub struct Tracer {
     /// Calls whose thread ended before their return was seen.
     abandoned_calls: u64,
 }
-
-/// What reads maps without keeping programs out.
-struct Readers {
-    walks: RowWalks,
-    lost: Mapped<u64>,
-    /// None while locks are not watched.
-    mlocks: Option<Mapped<records::mlock_totals>>,
-    /// Most rows and kernel memory of each map, which stay as they were made.
-    sizes: BTreeMap<&'static str, (u64, u64)>,
-}
-
-/// Maps whose use is told.
-const TOLD: [&str; 8] = [
-    "calls",
-    "pins",
-    "processes",
-    "totals",
-    "failures",
-    "last_failures",
-    "devices",
-    "device_samples",
-];
 
 impl Tracer {
     /// Loads and attaches what `options` ask for and this kernel can do; what it can't is a state.
@@ -95,7 +72,7 @@ impl Tracer {
             watch: Watch::new(host.clone(), options.clone()),
             readers: None,
             maps: SharedMaps::default(),
-            settings: settings(&facts.offsets),
+            settings: settings(&facts.offsets, history_sets(options)),
             facts: facts.clone(),
             permanent_drop: options.permanent_drop,
             mlock_per_process: options.watched.mlock.is_some_and(|mlock| mlock.per_process),
@@ -134,16 +111,7 @@ impl Tracer {
     /// Needs the rights in effect, unless they were started.
     fn start_readers(&mut self) -> Result<(), EventsError> {
         if self.readers.is_none() {
-            let walks = RowWalks::start(&mut self.maps).map_err(|why| why.explained(&self.host))?;
-            let lost = self.maps.mapped("lost", records::LOST_REASONS as usize)?;
-            let mlocks = self.maps.get("mlocks").is_some();
-            let mlocks = mlocks
-                .then(|| self.maps.mapped("mlocks", records::MLOCK_SYSCALLS as usize))
-                .transpose()?;
-            let told = TOLD.into_iter().filter(|map| self.maps.get(map).is_some());
-            let sizes = told.map(|map| Ok((map, self.size(map)?)));
-            let sizes = sizes.collect::<Result<_, EventsError>>()?;
-            self.readers = Some(Readers { walks, lost, mlocks, sizes });
+            self.readers = Some(Readers::start(&mut self.maps, &self.host)?);
         }
         Ok(())
     }
@@ -183,8 +151,7 @@ impl Tracer {
         map: &'static str,
     ) -> Result<Vec<(K, V)>, EventsError> {
         let none = || EventsError::Map { map, source: io::ErrorKind::NotFound.into() };
-        let readers = self.readers.as_mut().ok_or_else(none)?;
-        if readers.sizes.contains_key(map) { readers.walks.read(map) } else { Ok(Vec::new()) }
+        self.readers.as_mut().ok_or_else(none)?.rows(map)
     }
 
     fn write_settings(&self) -> Result<(), EventsError> {
@@ -214,9 +181,12 @@ impl Tracer {
             return Ok(());
         }
         self.facts = KernelFacts { modules, ..facts.clone() };
-        let counting_since_ns = self.settings.counting_since_ns;
-        let learned = self.settings.device_name_offset;
-        self.settings = records::settings { counting_since_ns, ..settings(&facts.offsets) };
+        let before = self.settings;
+        let learned = before.device_name_offset;
+        self.settings = records::settings {
+            counting_since_ns: before.counting_since_ns,
+            ..settings(&facts.offsets, before.history_sets)
+        };
         if facts.offsets.device_name.is_none() {
             self.settings.device_name_offset = learned;
         }
@@ -298,7 +268,7 @@ impl Tracer {
     }
 
     fn lost(&mut self) -> Vec<LostUpdates> {
-        let counts = self.readers.as_ref().map(|readers| readers.lost.read());
+        let counts = self.readers.as_ref().map(Readers::lost);
         let mut lost = decode::lost(&counts.unwrap_or_default());
         // A map that there is not loses nothing.
         lost.retain(|lost| self.maps.get(&lost.source).is_some());
@@ -318,21 +288,8 @@ impl Tracer {
         lost
     }
 
-    /// Most rows and kernel memory of a map.
-    fn size(&self, map: &'static str) -> Result<(u64, u64), EventsError> {
-        let fd = self.maps.map(map)?;
-        let info = MapInfo::new(fd)
-            .map_err(|error| EventsError::Map { map, source: io::Error::other(error) })?;
-        Ok((u64::from(info.info.max_entries), map_memory(fd)))
-    }
-
-    fn map_use(&self, map: &'static str, entries: u64) -> Option<MapUse> {
-        let (max_entries, memory_bytes) = *self.readers.as_ref()?.sizes.get(map)?;
-        Some(MapUse { map, entries, max_entries, memory_bytes })
-    }
-
     fn mlocks(&self) -> Option<Mlocks> {
-        let rows = self.readers.as_ref()?.mlocks.as_ref()?.read();
+        let rows = self.readers.as_ref()?.mlocks()?;
         Some(Mlocks { totals: decode::mlock_totals(&rows), per_process: self.mlock_per_process })
     }
 
@@ -348,6 +305,7 @@ impl Tracer {
         let processes: Vec<(records::process_key, records::process)> = self.rows("processes")?;
         // Every pin names its process; the map itself is never walked.
         let pins: i64 = processes.iter().map(|(_, row)| row.live_pins).sum();
+        let history = self.readers.as_ref().map(Readers::history).unwrap_or_default();
         let entries = [
             calls.len() as u64,
             pins.max(0) as u64,
@@ -357,9 +315,11 @@ impl Tracer {
             last_failures.len() as u64,
             ids,
             samples,
+            history.taken,
         ];
         let used = TOLD.into_iter().zip(entries);
-        let maps = used.filter_map(|(map, entries)| self.map_use(map, entries)).collect();
+        let readers = self.readers.as_ref();
+        let maps = used.filter_map(|(map, entries)| readers?.map_use(map, entries)).collect();
         let since = self.settings.counting_since_ns;
         let counts = self.watch.counts_registrations() && since != 0;
         let page_bytes = u64::from(self.settings.page_bytes);
@@ -372,6 +332,7 @@ impl Tracer {
                 .iter()
                 .filter_map(|(key, row)| decode::process(key, row))
                 .collect(),
+            history_forgotten: history.forgotten,
             in_flight: calls
                 .iter()
                 .filter_map(|(thread, call)| decode::in_flight(*thread, call, now_ns, &names))
@@ -412,7 +373,7 @@ impl KernelEvents for Tracer {
         let gone: Vec<_> = gone.iter().map(key).collect();
         let reading = self.reading;
         if let Some(readers) = &mut self.readers
-            && let Err(error) = reading.with(|| readers.walks.forget(&gone))
+            && let Err(error) = reading.with(|| readers.forget(&gone))
         {
             tracing::warn!("rows of processes that ended stay: {error}");
         }
@@ -445,7 +406,7 @@ fn explain_kprobes(facts: &KernelFacts) {
     }
 }
 
-fn settings(offsets: &FieldOffsets) -> records::settings {
+fn settings(offsets: &FieldOffsets, history_sets: u32) -> records::settings {
     let known = |offset: Option<u32>| offset.unwrap_or(records::OFFSET_UNKNOWN);
     records::settings {
         counting_since_ns: 0,
@@ -453,6 +414,8 @@ fn settings(offsets: &FieldOffsets) -> records::settings {
         device_name_offset: known(offsets.device_name),
         attrs_context_offset: known(offsets.attrs_context),
         context_device_offset: known(offsets.context_device),
+        history_sets,
+        unused: 0,
     }
 }
 

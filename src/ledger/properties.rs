@@ -66,6 +66,8 @@ impl World {
                 for row in self.rows.iter_mut().filter(|row| row.key == key) {
                     for counters in [&mut row.counters, &mut self.events] {
                         counters.slots[0] += registers;
+                        counters.repeats += registers / 2;
+                        counters.repeat_ns += registers * 300;
                         counters.failures[2] += fails;
                         counters.lock_calls += locks;
                         counters.lock_ns += locks * 500;
@@ -153,6 +155,7 @@ impl Scraper {
 
     fn rise(&mut self, from: &ProcessCounters, to: &ProcessCounters) -> Result<(), TestCaseError> {
         prop_assert!(to.slots.iter().zip(from.slots).all(|(to, from)| *to >= from));
+        prop_assert!(to.repeats >= from.repeats && to.repeat_ns >= from.repeat_ns);
         prop_assert!(to.lock_calls >= from.lock_calls && to.lock_ns >= from.lock_ns);
         prop_assert!(to.failures.iter().zip(from.failures).all(|(to, from)| *to >= from));
         self.increases = self.increases.plus(&to.since(from));

@@ -33,6 +33,8 @@ pub struct EbpfOptions {
     pub max_pins: u32,
     /// Rows of the map of processes: each that registered and lives, or ended in the last seconds.
     pub max_processes: u32,
+    /// Deregistered MRs that are remembered, so that one that comes back is known.
+    pub history: u32,
     /// Gives up the right to attach again once all is attached.
     pub permanent_drop: bool,
     pub watched: Watched,
@@ -79,7 +81,7 @@ impl Default for Watched {
 impl EbpfOptions {
     /// KRETPROBE_MAXACTIVE_MAX of the kernel.
     pub const MAXACTIVE_LIMIT: u32 = 4096;
-    /// 16 million rows of 88 bytes: what a hash of the kernel can hold in one piece.
+    /// 16 million rows of 80 bytes: what a hash of the kernel can hold in one piece.
     pub const ROWS_LIMIT: u32 = 1 << 24;
 }
 
@@ -92,6 +94,7 @@ impl Default for EbpfOptions {
             maxactive: 512,
             max_pins: 131_072,
             max_processes: 8192,
+            history: 65_536,
             permanent_drop: false,
             watched: Watched::default(),
         }

@@ -41,6 +41,9 @@ pub struct ProcessCounters {
     pub registration_ns: u64,
     /// Registration times by [`super::PROCESS_BOUNDS_SECONDS`], and above.
     pub slots: [u64; 7],
+    /// Registrations of what had been deregistered before, and their time.
+    pub repeats: u64,
+    pub repeat_ns: u64,
     /// Failed registrations, by [`Cause::ALL`].
     pub failures: [u64; Cause::ALL.len()],
     /// Successful calls of mlock and its kin, and their time.
@@ -64,6 +67,8 @@ impl ProcessCounters {
         Self {
             registration_ns: join(self.registration_ns, with.registration_ns),
             slots: std::array::from_fn(|i| join(self.slots[i], with.slots[i])),
+            repeats: join(self.repeats, with.repeats),
+            repeat_ns: join(self.repeat_ns, with.repeat_ns),
             failures: std::array::from_fn(|i| join(self.failures[i], with.failures[i])),
             lock_calls: join(self.lock_calls, with.lock_calls),
             lock_ns: join(self.lock_ns, with.lock_ns),

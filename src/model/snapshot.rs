@@ -64,6 +64,9 @@ pub struct DeviceTotals {
     pub pin_ns: u64,
     pub deregistration_ns: u64,
     pub registered_bytes: u64,
+    /// Registrations of what had been deregistered before, and their time.
+    pub repeats: u64,
+    pub repeat_ns: u64,
     pub registration_slots: Slots,
     pub pin_slots: Slots,
     pub deregistration_slots: Slots,
@@ -90,6 +93,8 @@ impl DeviceTotals {
             pin_ns: 0,
             deregistration_ns: 0,
             registered_bytes: 0,
+            repeats: 0,
+            repeat_ns: 0,
             registration_slots: vec![0; Self::SLOTS],
             pin_slots: vec![0; Self::SLOTS],
             deregistration_slots: vec![0; Self::SLOTS],
@@ -160,10 +165,10 @@ pub struct MapUse {
 
 impl MapUse {
     /// A full one loses nothing that counts: of the devices' samples a few are enough, and of the
-    /// last failures the newest.
+    /// last failures the newest; what the history forgets is told.
     #[must_use]
     pub fn may_be_full(&self) -> bool {
-        matches!(self.map, "device_samples" | "last_failures")
+        matches!(self.map, "device_samples" | "last_failures" | "history")
     }
 }
 
@@ -178,6 +183,8 @@ pub struct Snapshot {
     /// The newest of each process, device and cause, as many as there is room for; newest first.
     pub last_failures: Vec<LastFailure>,
     pub processes: Vec<Process>,
+    /// Deregistered MRs of living processes that are remembered no more.
+    pub history_forgotten: u64,
     pub in_flight: Vec<InFlight>,
     /// None while they are not watched.
     pub mlocks: Option<Mlocks>,

@@ -26,6 +26,7 @@ mod probing;
 mod probing_faults;
 mod programs;
 mod random;
+mod repeats;
 mod rereg;
 mod stall;
 mod vendor;
@@ -390,12 +391,13 @@ pub const ONCE: &[OnceCase] = &[
 ];
 
 /// Run as those.
-pub const MORE: [&[OnceCase]; 9] = [
+pub const MORE: [&[OnceCase]; 10] = [
     probing::CASES,
     probing_faults::CASES,
     nldev::CASES,
     causes::CASES,
     held::CASES,
+    repeats::CASES,
     rereg::CASES,
     stall::CASES,
     random::CASES,

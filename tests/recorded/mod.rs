@@ -162,6 +162,8 @@ fn device(name: &str, kind: MrKind) -> DeviceTotals {
         pin_ns: 500_000_000,
         deregistration_ns: 250_000_000,
         registered_bytes: 12_345_678,
+        repeats: 2,
+        repeat_ns: 1_000_000_000,
         registration_slots: slots.clone(),
         pin_slots: slots.clone(),
         deregistration_slots: vec![0; 28],
@@ -181,6 +183,8 @@ pub fn process(tgid: u32, comm: &str, registrations: u64) -> Process {
         counters: ProcessCounters {
             registration_ns: registrations * 1_000_000,
             slots: [0, registrations, 0, 0, 0, 0, 0],
+            repeats: registrations / 2,
+            repeat_ns: registrations / 2 * 1_000_000,
             failures: std::array::from_fn(|cause| u64::from(cause == Cause::MemlockLimit as usize)),
             lock_calls: registrations / 4,
             lock_ns: registrations / 4 * 2_000,
@@ -250,6 +254,7 @@ pub fn snapshot() -> Snapshot {
             process(4_194_305, "a \"quoted\"\nname\\", 7),
             process(4_194_306, "python3", 9),
         ],
+        history_forgotten: 3,
         in_flight: vec![InFlight {
             device: "mlx5_0".into(),
             tgid: 4_194_306,

@@ -36,7 +36,7 @@ pub static MAP_ENTRIES: Metric = metric(
     "mrscope_map_entries",
     Kind::Gauge,
     &["map"],
-    "Rows in use of a BPF map: at map_max_entries updates are lost.",
+    "Rows in use of a BPF map: at map_max_entries updates are lost, but of history and last_failures, where others make way.",
 );
 pub static MAP_MAX_ENTRIES: Metric = metric(
     "mrscope_map_max_entries",

@@ -34,6 +34,24 @@ pub static REGISTERED_BYTES: Metric = metric(
     DEVICE_KIND,
     "Bytes registered since mrscope started; a rate far above the bytes held is churn.",
 );
+pub static REPEATS: Metric = metric(
+    "mrscope_mr_repeat_registrations_total",
+    Kind::Counter,
+    &["device"],
+    "Successful registrations of memory that the same process had registered on this device before, at that address and length, and deregistered: a registration cache would have spared them. Neither a rereg nor a dmabuf is one.",
+);
+pub static REPEAT_SECONDS: Metric = metric(
+    "mrscope_mr_repeat_registration_seconds_total",
+    Kind::Counter,
+    &["device"],
+    "Time that repeats took in the kernel: its share of mr_registration_duration_seconds_sum is what registering once would save, deregistrations apart. Memory that was freed and is mapped anew at its old address counts too.",
+);
+pub static HISTORY_FORGOTTEN: Metric = metric(
+    "mrscope_mr_history_forgotten_total",
+    Kind::Counter,
+    &[],
+    "Deregistered MRs of living processes that made way for others in the history: registered again they are no repeats. A steady rate means that mr.history is too small for the repeats to be whole.",
+);
 pub static ACTIVE: Metric = metric(
     "mrscope_mr_active",
     Kind::Gauge,
@@ -78,6 +96,20 @@ pub static PROCESS_REGISTRATION_SECONDS: Metric = of_processes(
     Fold::Sum,
     "Time that a process spent in successful MR registrations; a steady rate means memory is registered on the hot path.",
 );
+pub static PROCESS_REPEATS: Metric = of_processes(
+    "mrscope_process_mr_repeat_registrations_total",
+    Kind::Counter,
+    &[],
+    Fold::Sum,
+    "Successful registrations of memory that the process had registered on the same device before and deregistered: it could keep the MR, or use a registration cache.",
+);
+pub static PROCESS_REPEAT_SECONDS: Metric = of_processes(
+    "mrscope_process_mr_repeat_registration_seconds_total",
+    Kind::Counter,
+    &[],
+    Fold::Sum,
+    "Time that a process spent in repeats: its rate is the share of one thread's time that a registration cache would save.",
+);
 pub static PROCESS_ACTIVE: Metric = of_processes(
     "mrscope_process_mr_active",
     Kind::Gauge,
@@ -113,6 +145,9 @@ pub static TABLE: &[&Metric] = &[
     &DEREGISTRATION_SECONDS,
     &REGISTRATION_SIZE,
     &REGISTERED_BYTES,
+    &REPEATS,
+    &REPEAT_SECONDS,
+    &HISTORY_FORGOTTEN,
     &ACTIVE,
     &ACTIVE_BYTES,
     &IN_FLIGHT,
@@ -120,6 +155,8 @@ pub static TABLE: &[&Metric] = &[
     &FAILURES,
     &PINNED_BYTES,
     &PROCESS_REGISTRATION_SECONDS,
+    &PROCESS_REPEATS,
+    &PROCESS_REPEAT_SECONDS,
     &PROCESS_ACTIVE,
     &PROCESS_ACTIVE_BYTES,
     &PROCESS_LARGEST_BYTES,
