@@ -29,6 +29,7 @@ mod random;
 mod rereg;
 mod stall;
 mod vendor;
+mod who;
 mod write_probe;
 mod write_probe_faults;
 
@@ -390,7 +391,7 @@ pub const ONCE: &[OnceCase] = &[
 ];
 
 /// Run as those.
-pub const MORE: [&[OnceCase]; 9] = [
+pub const MORE: [&[OnceCase]; 10] = [
     probing::CASES,
     probing_faults::CASES,
     nldev::CASES,
@@ -400,6 +401,7 @@ pub const MORE: [&[OnceCase]; 9] = [
     stall::CASES,
     random::CASES,
     late::CASES,
+    who::CASES,
 ];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);
