@@ -244,10 +244,10 @@ pub fn members_of_each_kind_of_group_keep_the_dead_s_events() -> Outcome {
     let (container_unit, slurm_unit) = (format!("cri-containerd-{ID}.scope"), "slurmstepd.scope");
     for (label, path, value) in [
         ("container_id", pod.as_str(), ID),
-        ("pod_uid", &pod, UID),
+        ("pod_uid", pod.as_str(), UID),
         ("slurm_job", job, "4711"),
         ("slurm_step", job, "0"),
-        ("systemd_unit", &pod, &container_unit),
+        ("systemd_unit", pod.as_str(), container_unit.as_str()),
         ("systemd_unit", job, slurm_unit),
     ] {
         let told = |error| format!("{label} of {path}: {error}");
