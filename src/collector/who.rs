@@ -96,7 +96,7 @@ impl Who {
                 let cgroup_id = row.map(|row| row.cgroup_id);
                 let newcomer = Newcomer { key, comm: &comm, cgroup_id };
                 let identity = self.rights.with(|| labeller.identity(&newcomer));
-                Known { key, identity, comm }
+                Known { key, comm, identity }
             });
             self.known.insert(Arc::clone(labels), known);
         }

@@ -45,7 +45,7 @@ impl Owner {
             let is_user = part.strip_prefix("uid_").is_some_and(is_number);
             slurm |= is_user || part.contains("slurm");
             match unit(part) {
-                Some(unit) if unit.ends_with(".slice") => slice = unit,
+                Some(unit) if unit.strip_suffix(".slice").is_some() => slice = unit,
                 Some(unit) => unit.clone_into(&mut owner.systemd_unit),
                 None => {}
             }
