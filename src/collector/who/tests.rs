@@ -70,8 +70,8 @@ fn told(who: &Who) -> Option<[String; 3]> {
     Some([comm, exe, unit].map(str::to_owned))
 }
 
-fn all(comm: &str, exe: &str, unit: &str) -> Option<[String; 3]> {
-    Some([comm, exe, unit].map(str::to_owned))
+fn all(comm: &str, exe: &str, unit: &str) -> [String; 3] {
+    [comm, exe, unit].map(str::to_owned)
 }
 
 #[test]
@@ -82,16 +82,16 @@ fn a_process_is_looked_at_once_and_again_when_its_name_changes() {
         who.keep_up(&shown(Some(KEY)), Some(&list(name, KEY)), &[], &mut labeller);
         told(who)
     };
-    assert_eq!(see(&mut who, b"sh"), all("sh", "/opt/one", "one.service"));
+    assert_eq!(see(&mut who, b"sh"), Some(all("sh", "/opt/one", "one.service")));
     // Exec, and a move, between two readings.
     tree.run(7, "/opt/two");
     tree.move_to(7, "/system.slice/two.service");
-    assert_eq!(see(&mut who, b"sh"), all("sh", "/opt/one", "one.service"));
-    assert_eq!(see(&mut who, b"two"), all("two", "/opt/two", "two.service"));
+    assert_eq!(see(&mut who, b"sh"), Some(all("sh", "/opt/one", "one.service")));
+    assert_eq!(see(&mut who, b"two"), Some(all("two", "/opt/two", "two.service")));
     // Without a list nothing is known to have changed.
     tree.run(7, "/opt/three");
     who.keep_up(&shown(Some(KEY)), None, &[], &mut tree.labeller());
-    assert_eq!(told(&who), all("two", "/opt/two", "two.service"));
+    assert_eq!(told(&who), Some(all("two", "/opt/two", "two.service")));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn what_is_known_of_a_process_lasts_as_long_as_its_series() {
     who.keep_up(&shown(Some(KEY)), None, &[], &mut labeller);
     fs::remove_dir_all(tree.0.join("proc/7")).unwrap();
     who.keep_up(&shown(None), None, &[], &mut labeller);
-    assert_eq!(told(&who), all("", "/opt/one", "one.service"));
+    assert_eq!(told(&who), Some(all("", "/opt/one", "one.service")));
     who.keep_up(&[], None, &[], &mut labeller);
     assert_eq!(told(&who), None);
     // Of one that was gone before anybody looked there is nothing to keep.
@@ -117,7 +117,7 @@ fn a_process_that_has_the_pid_of_another_is_looked_at_anew() {
     let newer = ProcessKey { start_ns: 9_000_000_000, ..KEY };
     who.keep_up(&shown(Some(newer)), Some(&list(b"x", newer)), &[], &mut labeller);
     // /proc still has the older one: it tells nothing of this.
-    assert_eq!(told(&who), all("x", "", ""));
+    assert_eq!(told(&who), Some(all("x", "", "")));
 }
 
 #[test]
