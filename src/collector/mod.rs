@@ -22,6 +22,7 @@ mod source;
 mod sources;
 mod status;
 mod tlb;
+mod who;
 mod write_probe;
 
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub use readings::{Openers, SourceOptions};
 pub use run::{Engine, EngineOptions, Look};
 pub use sources::{CountsTlb, ListsTasks, LiveTasks, ProcessList};
 pub use status::{CollectorStatus, FailedRegistration, Status};
+use who::Who;
 
 /// What all collectors of one page see.
 #[derive(Debug)]
@@ -64,6 +66,8 @@ pub struct Scene<'a> {
     /// Names of the devices, as far as they are known.
     pub present: &'a [String],
     pub view: &'a View,
+    /// Who the shown processes are.
+    pub who: &'a Who,
     /// Labels of all processes without a series.
     pub others: &'a Labels,
     /// What mrscope itself costs; None where the host does not tell.

@@ -21,6 +21,9 @@ impl Collector for Process {
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
         let list = scene.tasks.map_err(Clone::clone)?;
         for shown in &scene.view.shown {
+            if let Some(who) = scene.who.of(&shown.labels) {
+                page.process_info(&process::INFO, &shown.labels, &who.values())?;
+            }
             if let Some(held) = &shown.memory {
                 memory(&shown.labels, held, page)?;
             }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::host::{Host, Presence, Processes, Rights, own_figures};
-use crate::ledger::{Ledger, LedgerOptions, Reading};
+use crate::ledger::{Ledger, LedgerOptions, Reading, View};
 use crate::metrics::{Page, text};
 use crate::model::{
     COLLECTORS, Found, HookState, ProbeRun, Process, ProcessKey, ProcessLabel, Tasks,
@@ -27,6 +27,7 @@ use super::pages::{Choice, Pages, Rendered, Request};
 use super::probing::Probes;
 use super::readings::{Openers, Seen, SourceOptions, Sources, answer};
 use super::status::Notices;
+use super::who::Who;
 use super::{CollectError, Collector, Scene, all, found};
 
 /// How often the ledger advances when nobody asks for a page.
@@ -80,7 +81,10 @@ pub struct Engine {
     rights: Rights,
     sources: Sources,
     ledger: Ledger,
+    /// As it was when it last advanced.
+    view: View,
     labels: Labeller,
+    who: Who,
     collectors: Vec<Box<dyn Collector>>,
     off: Vec<&'static str>,
     journal: Journal,
@@ -165,9 +169,12 @@ impl Engine {
 
     fn new(host: Host, options: EngineOptions, openers: Openers) -> std::io::Result<Self> {
         let EngineOptions { ledger, labels, off, sources } = options;
+        let tells = ledger.labels_name_one && !off.contains(&"process");
         Ok(Self {
             sources: Sources::start(&host, openers, sources, &off)?,
             ledger: Ledger::new(ledger),
+            view: View::default(),
+            who: Who::new(tells),
             labels: Labeller::new(host.clone(), labels),
             host,
             rights: Rights::NONE,
@@ -247,10 +254,12 @@ impl Engine {
 
     /// Called on the thread of the engine.
     fn keep_rights(&mut self) {
-        let kept = Rights::PROCESSES.keep();
-        match kept.and_then(|rights| rights.for_processes(&self.host).keep()) {
-            Ok(rights) => self.rights = rights,
-            Err(error) => tracing::error!("the thread pages keeps its capabilities: {error}"),
+        let kept = Rights::PROCESSES.keep().and_then(|all| {
+            self.rights = all.for_processes(&self.host);
+            self.who.rights(all).and(self.rights).keep()
+        });
+        if let Err(error) = kept {
+            tracing::error!("the thread pages keeps its capabilities: {error}");
         }
     }
 
@@ -310,6 +319,8 @@ impl Engine {
             self.rows.retain(|row| !final_rows.contains(&row.key));
             self.sources.forget(final_rows);
         }
+        self.view = self.ledger.view();
+        self.who.keep_up(&self.view.shown, tasks, &self.rows, &mut self.labels);
     }
 
     /// Whether the kernel's programs saw what the write probe registered: the whole way, from end to
@@ -361,7 +372,6 @@ impl Engine {
     fn collect(&mut self, seen: &Seen, choice: &Choice) -> (Page, Vec<Report>) {
         let events = answer(&seen.events);
         let tasks = answer(&seen.tasks);
-        let view = self.ledger.view();
         let others = self.labels.of_others();
         let own = own_figures(&self.host).ok();
         let scene = Scene {
@@ -377,7 +387,8 @@ impl Engine {
             found: &self.found,
             beyond_pins_bytes: self.beyond_pins.value(),
             present: &seen.present,
-            view: &view,
+            view: &self.view,
+            who: &self.who,
             others: &others,
             own: own.as_ref(),
             took: seen.times(),

@@ -253,6 +253,8 @@ mod tests {
     #[test]
     fn labels_are_known_and_each_is_there_once() {
         assert_eq!(labels("comm,slurm_job"), Ok(vec![ProcessLabel::Comm, ProcessLabel::SlurmJob]));
+        // It changes with exec, and may be unknown of all.
+        assert!(labels("pid,exe").is_err());
         for text in ["", ",", "pid,", "pid, comm", "pid,pid", "Pid"] {
             assert!(labels(text).is_err(), "{text}");
         }

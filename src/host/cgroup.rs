@@ -1,29 +1,103 @@
-//! Which cgroup a process is in, and whose that is: container, pod, job or unit.
+//! Which cgroups a process is in, and what a cgroup's id stands for.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::Host;
+use super::owner::Owner;
+use super::{Host, HostError};
 
 /// Cgroups looked at in one search; what is beyond has no name.
 const SEARCH_LIMIT: usize = 20_000;
 
-/// Path of the cgroup of a process, as in `/system.slice/ssh.service`; None once it is gone.
-#[must_use]
-pub fn cgroup_of(host: &Host, tgid: u32) -> Option<String> {
-    host.proc_text(format!("{tgid}/cgroup")).ok().and_then(|text| parse(&text))
+/// The cgroups of a process, one in each hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cgroups {
+    /// The deepest first.
+    places: Vec<Place>,
 }
 
-/// Lines are `id:controllers:path`. On hosts with v1 hierarchies the deepest path says most: the
-/// unified one is often the root there.
-fn parse(text: &str) -> Option<String> {
-    text.lines()
-        .filter_map(|line| line.splitn(3, ':').nth(2))
-        // Outside of the reader's cgroup namespace: where that is, nobody tells.
-        .filter(|path| !path.starts_with("/.."))
-        .max_by_key(|path| path.split('/').filter(|part| !part.is_empty()).count())
-        .map(str::to_owned)
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    hierarchy: Hierarchy,
+    path: String,
+}
+
+/// Those that know of units first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Hierarchy {
+    /// systemd's own of v1.
+    Systemd,
+    /// v2's.
+    Unified,
+    /// Controllers of v1.
+    Controllers,
+}
+
+impl Cgroups {
+    /// Those of a process, by /proc.
+    ///
+    /// # Errors
+    /// It is gone, or /proc does not show it.
+    pub fn of(host: &Host, tgid: u32) -> Result<Self, HostError> {
+        host.proc_text(format!("{tgid}/cgroup")).map(|text| Self::parse(&text))
+    }
+
+    /// Only that one, of v2.
+    #[must_use]
+    pub fn unified(path: &str) -> Self {
+        Self { places: vec![Place { hierarchy: Hierarchy::Unified, path: path.to_owned() }] }
+    }
+
+    /// Lines are `id:controllers:path`.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let place = |line: &str| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            let hierarchy = match controllers {
+                "" => Hierarchy::Unified,
+                "name=systemd" => Hierarchy::Systemd,
+                _ => Hierarchy::Controllers,
+            };
+            // One that was removed while a dead process is left in it; v1 does not say so.
+            let removed = path.strip_suffix(" (deleted)").filter(|_| controllers.is_empty());
+            Some(Place { hierarchy, path: removed.unwrap_or(path).to_owned() })
+        };
+        let mut places: Vec<Place> = text.lines().filter_map(place).collect();
+        places.sort_by_key(|place| Reverse(depth(&place.path)));
+        Self { places }
+    }
+
+    /// The path that says most, as in `/system.slice/ssh.service`: the deepest, since on hosts with
+    /// hierarchies of v1 the unified one is often the root. None where all are outside of the
+    /// reader's cgroup namespace: where that is, nobody tells.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        self.places.iter().map(|place| place.path.as_str()).find(|path| !path.starts_with("/.."))
+    }
+
+    /// Whose they are. Of two hierarchies that say different things the deeper path is right, but
+    /// for units, which are systemd's to tell. The end of a path tells wherever its beginning is.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        let mut owner = Owner::default();
+        for place in &self.places {
+            owner.complete(Owner::of(&place.path));
+        }
+        let unit = |place: &Place| {
+            let unit = Owner::of(&place.path).systemd_unit;
+            (!unit.is_empty()).then_some((place.hierarchy, unit))
+        };
+        let told = self.places.iter().filter_map(unit).min_by_key(|(hierarchy, _)| *hierarchy);
+        owner.systemd_unit = told.map(|(_, unit)| unit).unwrap_or_default();
+        owner
+    }
+}
+
+fn depth(path: &str) -> usize {
+    path.split('/').filter(|part| !matches!(*part, "" | "..")).count()
 }
 
 /// Paths of cgroups by the id that the kernel gives: the inode of their folder.
@@ -76,123 +150,30 @@ fn search(root: &Path) -> HashMap<u64, String> {
     found
 }
 
-/// What the path of a cgroup says of its owner; empty where it says nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Owner {
-    /// 64 hexadecimal digits.
-    pub container_id: String,
-    /// With dashes, as the API server has it.
-    pub pod_uid: String,
-    pub slurm_job: String,
-    /// The innermost service, scope or mount unit.
-    pub systemd_unit: String,
-}
-
-impl Owner {
-    #[must_use]
-    pub fn of(path: &str) -> Self {
-        let mut owner = Self::default();
-        // Some runtimes join the pod's slice and the container's id by colons.
-        for part in path.split(['/', ':']).filter(|part| !part.is_empty()) {
-            if let Some(id) = container_id(part) {
-                id.clone_into(&mut owner.container_id);
-            }
-            if let Some(uid) = pod_uid(part) {
-                owner.pod_uid = uid;
-            }
-            if let Some(job) = part.strip_prefix("job_").filter(|job| is_number(job)) {
-                job.clone_into(&mut owner.slurm_job);
-            }
-            if [".service", ".scope", ".mount", ".socket"].iter().any(|end| part.ends_with(end)) {
-                part.clone_into(&mut owner.systemd_unit);
-            }
-        }
-        owner
-    }
-}
-
-/// `ID`, `docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`, `libpod-ID.scope`.
-fn container_id(part: &str) -> Option<&str> {
-    const DIGITS: usize = 64;
-    let name = part.strip_suffix(".scope").unwrap_or(part);
-    let id = name.rsplit('-').next()?;
-    (id.len() == DIGITS && id.bytes().all(|b| b.is_ascii_hexdigit())).then_some(id)
-}
-
-/// `podUID`, `kubepods-burstable-podUID.slice` (its dashes are underscores then).
-fn pod_uid(part: &str) -> Option<String> {
-    let name = part.strip_suffix(".slice").unwrap_or(part);
-    let (before, uid) = name.rsplit_once("pod")?;
-    if !before.is_empty() && !before.contains("kubepods-") {
-        return None;
-    }
-    let uid = uid.replace('_', "-");
-    let digits = uid.bytes().filter(u8::is_ascii_hexdigit).count();
-    let dashes = uid.bytes().filter(|b| *b == b'-').count();
-    // A static pod's is 32 digits without dashes.
-    (digits == 32 && matches!(dashes, 0 | 4) && digits + dashes == uid.len()).then_some(uid)
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ID: &str = "3f4e8a9b0c1d2e3f4a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b";
-    const UID: &str = "0f6c7a5e-1b2c-4d3e-8f90-a1b2c3d4e5f6";
+    fn path(text: &str) -> Option<String> {
+        Cgroups::parse(text).path().map(str::to_owned)
+    }
 
     #[test]
     fn the_deepest_path_is_the_process_s() {
-        assert_eq!(parse("0::/a/b\n").as_deref(), Some("/a/b"));
+        assert_eq!(path("0::/a/b\n").as_deref(), Some("/a/b"));
         let hybrid = "12:memory:/docker/x\n5:name=systemd:/docker/x/y\n0::/\n";
-        assert_eq!(parse(hybrid).as_deref(), Some("/docker/x/y"));
-        assert_eq!(parse("0::/\n").as_deref(), Some("/"));
-        assert_eq!(parse(""), None);
-        assert_eq!(parse("0::/with:colon\n").as_deref(), Some("/with:colon"));
-        assert_eq!(parse("0::/../0625ddbc\n"), None);
+        assert_eq!(path(hybrid).as_deref(), Some("/docker/x/y"));
+        assert_eq!(path("0::/\n").as_deref(), Some("/"));
+        assert_eq!(path(""), None);
+        assert_eq!(path("0::/with:colon\n").as_deref(), Some("/with:colon"));
+        assert_eq!(path("0::/../0625ddbc\n"), None);
+        assert_eq!(path("0::/../../../a\n4:memory:/b\n").as_deref(), Some("/b"));
     }
 
     #[test]
-    fn a_container_is_told_by_its_sixty_four_digits() {
-        for path in [
-            format!("/docker/{ID}"),
-            format!("/system.slice/docker-{ID}.scope"),
-            format!("/machine.slice/libpod-{ID}.scope/container"),
-            format!("/kubepods/burstable/pod{UID}/{ID}"),
-            format!("/kubepods.slice/kubepods-pod{}.slice/crio-{ID}.scope", UID.replace('-', "_")),
-            format!("/system.slice/containerd.service/kubepods-pod_x:cri-containerd:{ID}"),
-        ] {
-            assert_eq!(Owner::of(&path).container_id, ID, "{path}");
-        }
-        assert_eq!(Owner::of(&format!("/docker/{}", &ID[1..])).container_id, "");
-    }
-
-    #[test]
-    fn a_pod_is_told_in_both_spellings() {
-        let slice = UID.replace('-', "_");
-        for path in [
-            format!("/kubepods/besteffort/pod{UID}/{ID}"),
-            format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice"),
-            format!("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{slice}.slice"),
-            format!("/kubepods-burstable-pod{slice}.slice:cri-containerd:{ID}"),
-        ] {
-            assert_eq!(Owner::of(&path).pod_uid, UID, "{path}");
-        }
-        assert_eq!(Owner::of("/user.slice/mypod123").pod_uid, "");
-        assert_eq!(Owner::of("/a/podman").pod_uid, "");
-    }
-
-    #[test]
-    fn jobs_and_units_are_told() {
-        let owner = Owner::of("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0");
-        assert_eq!(owner.slurm_job, "4711");
-        assert_eq!(owner.systemd_unit, "slurmstepd.scope");
-        assert_eq!(Owner::of("/slurm/uid_1000/job_12/step_batch").slurm_job, "12");
-        assert_eq!(Owner::of("/system.slice/ssh.service").systemd_unit, "ssh.service");
-        assert_eq!(Owner::of("/x/job_a").slurm_job, "");
+    fn a_cgroup_that_was_removed_keeps_its_name() {
+        assert_eq!(path("0::/a/job_1 (deleted)\n").as_deref(), Some("/a/job_1"));
+        assert_eq!(path("3:memory:/a (deleted)\n").as_deref(), Some("/a (deleted)"));
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Rights {
             .union(CapabilitySet::SYS_PTRACE),
     );
     /// What shows processes of others in a /proc that is mounted with hidepid, and anywhere in which
-    /// user namespace they are.
+    /// user namespace they are and which programs they run.
     pub const PROCESSES: Self = Self(CapabilitySet::SYS_PTRACE);
 
     /// All that opening counters of CPUs and of processes may need on any host.

@@ -141,6 +141,28 @@ impl Page {
         self.add(metric, labels, Value::Number(value))
     }
 
+    /// Adds a sample of a process whose labels tell of it, `values` in the catalogue's order. One
+    /// that tells processes apart anyway is not there twice.
+    ///
+    /// # Errors
+    /// See [`PageError`].
+    pub fn process_info(
+        &mut self,
+        metric: &'static Metric,
+        process: &Labels,
+        values: &[&str],
+    ) -> Result<(), PageError> {
+        let (given, expected) = (values.len(), metric.labels.len());
+        if given != expected {
+            return Err(PageError::Labels { metric: metric.name, given, expected });
+        }
+        let mut labels = LabelValues::of_process(process, None);
+        let told = metric.labels.iter().zip(values);
+        let beside = told.filter(|(name, _)| !self.process_labels.contains(name));
+        labels.own = beside.map(|(_, value)| (*value).to_owned()).collect();
+        self.add(metric, labels, Value::Number(1.0))
+    }
+
     /// Adds a histogram: cumulated counts by bound, the count of all, and their sum.
     ///
     /// # Errors
@@ -210,7 +232,8 @@ impl Page {
         }
         let of_process: &[&str] =
             if metric.of_processes() { &self.process_labels } else { Default::default() };
-        let names = of_process.iter().chain(metric.labels).copied().collect();
+        let beside = metric.labels.iter().filter(|name| !of_process.contains(name));
+        let names = of_process.iter().chain(beside).copied().collect();
         self.families.push(Family { metric, names, samples: Vec::new(), taken: HashMap::new() });
         self.positions.insert(metric.name, self.families.len() - 1);
         Ok(self.families.len() - 1)
@@ -224,7 +247,7 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
-    use super::super::catalogue::{Fold, mr};
+    use super::super::catalogue::{Fold, mr, process};
     use super::*;
 
     static STRANGER: Metric = Metric {
@@ -265,6 +288,29 @@ mod tests {
         );
         assert_eq!(page.families().len(), 1);
         assert_eq!(page.families()[0].samples.len(), 1);
+    }
+
+    #[test]
+    fn what_tells_of_a_process_is_not_there_twice() {
+        let values = ["new", "/opt/x", "/a/b", "", "", "7", "0", "x.service"];
+        let name = process::INFO.name;
+        for (labels, who, expected) in [
+            (vec![ProcessLabel::Pid, ProcessLabel::Comm], vec!["7", "old"], "7 old /opt/x /a/b"),
+            (vec![ProcessLabel::Pid], vec!["7"], "7 new /opt/x /a/b"),
+            (vec![ProcessLabel::Cgroup, ProcessLabel::Pid], vec!["/a", "7"], "/a 7 new /opt/x"),
+        ] {
+            let mut page = Page::new(&labels);
+            let who: Labels = who.into_iter().map(str::to_owned).collect();
+            assert_eq!(page.process_info(&process::INFO, &who, &values), Ok(()));
+            let family = &page.families()[0];
+            assert_eq!(family.names.len(), family.samples[0].labels.iter().count());
+            let names: std::collections::HashSet<_> = family.names.iter().collect();
+            assert_eq!(names.len(), family.names.len(), "{:?}", family.names);
+            let told: Vec<_> = family.samples[0].labels.iter().take(4).collect();
+            assert_eq!(told.join(" "), expected);
+            let short = page.process_info(&process::INFO, &who, &values[1..]);
+            assert_eq!(short, Err(PageError::Labels { metric: name, given: 7, expected: 8 }));
+        }
     }
 
     #[test]

@@ -110,17 +110,19 @@ pub enum ProcessLabel {
     ContainerId,
     PodUid,
     SlurmJob,
+    SlurmStep,
     SystemdUnit,
 }
 
 impl ProcessLabel {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Pid,
         Self::Comm,
         Self::Cgroup,
         Self::ContainerId,
         Self::PodUid,
         Self::SlurmJob,
+        Self::SlurmStep,
         Self::SystemdUnit,
     ];
 
@@ -134,6 +136,7 @@ impl ProcessLabel {
             Self::ContainerId => "container_id",
             Self::PodUid => "pod_uid",
             Self::SlurmJob => "slurm_job",
+            Self::SlurmStep => "slurm_step",
             Self::SystemdUnit => "systemd_unit",
         }
     }

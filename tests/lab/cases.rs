@@ -30,6 +30,7 @@ mod repeats;
 mod rereg;
 mod stall;
 mod vendor;
+mod who;
 mod write_probe;
 mod write_probe_faults;
 
@@ -402,6 +403,7 @@ pub const MORE: [&[OnceCase]; 10] = [
     stall::CASES,
     random::CASES,
     late::CASES,
+    who::CASES,
 ];
 
 pub type BootCase = (Boot, &'static str, fn() -> Outcome);

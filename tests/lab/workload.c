@@ -162,6 +162,7 @@ static const struct verb {
     {"setuid", run_setuid, UID, UID},
     {"fork", run_fork, 0, 0},
     {"name", run_name, COMM, COMM},
+    {"become", run_become, COMM, COMM},
     {"lives", run_lives, COUNT | SIZE | PARALLEL | RATE | FAIL | HOLD | SHARE, 0},
     {"mlock", run_mlock, SIZE, SIZE},
     {"mlockall", run_mlockall, 0, 0},

@@ -192,6 +192,7 @@ void run_rlimit(const char *op, const struct options *options);
 void run_setuid(const char *op, const struct options *options);
 void run_fork(const char *op, const struct options *options);
 void run_name(const char *op, const struct options *options);
+void run_become(const char *op, const struct options *options);
 
 /* workload_lives.c */
 void run_lives(const char *op, const struct options *options);

@@ -350,3 +350,10 @@ void run_name(const char *op, const struct options *options)
 	reply_text("comm", comm);
 	reply_close(true);
 }
+
+/* Another program, another copy of this one, whose first line is the reply. */
+void run_become(const char *op, const struct options *options)
+{
+	execl(options->comm, options->comm, (char *)NULL);
+	reply_error(op, errno, "execl failed");
+}

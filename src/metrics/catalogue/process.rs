@@ -58,6 +58,22 @@ pub static START_TIME_SECONDS: Metric = of_processes(
     Fold::Omit,
     "When a process started, in seconds since the epoch: a change at the same pid is another process.",
 );
+pub static INFO: Metric = of_processes(
+    "mrscope_process_info",
+    Kind::Gauge,
+    &[
+        "comm",
+        "exe",
+        "cgroup",
+        "container_id",
+        "pod_uid",
+        "slurm_job",
+        "slurm_step",
+        "systemd_unit",
+    ],
+    Fold::Omit,
+    "1, with who a process is, read when its series begins and again when its name changes, as exec does it; an exec of the same name is not noticed. Empty is what nothing tells, as exe without CAP_SYS_PTRACE or where pids are not the host's.",
+);
 
 pub static TABLE: &[&Metric] = &[
     &PINNED_BYTES,
@@ -68,4 +84,5 @@ pub static TABLE: &[&Metric] = &[
     &MEMLOCK_EXEMPT,
     &MLOCKALL_FUTURE,
     &START_TIME_SECONDS,
+    &INFO,
 ];

@@ -168,11 +168,14 @@ fn kept_of(bits: u64) -> Result<Vec<(&'static str, u64)>, String> {
     Ok(vec![("events", bits | reading), ("processes", reading)])
 }
 
-/// The same of who may not attach again.
+/// The same of who may not attach again, and has all.
 fn kept_to_read() -> Result<Vec<(&'static str, u64)>, String> {
     let reading = if asks_readers()? { BPF_BIT } else { 0 };
-    Ok(vec![("events", reading), ("processes", reading)])
+    Ok(vec![("events", reading), ("processes", reading), NAMES_PROGRAMS])
 }
+
+/// What is kept, where it is given, to name the programs of others.
+const NAMES_PROGRAMS: (&str, u64) = ("pages", PTRACE_BIT);
 
 fn counts_exactly(exporter: &Exporter) -> Outcome {
     let before = exporter.page()?;
@@ -218,7 +221,8 @@ pub fn the_documented_capabilities_suffice_and_none_is_in_effect_while_it_serves
     {
         let _level = Paranoid::set(paranoid)?;
         let exporter = Exporter::start(&[])?;
-        rests(&exporter, &kept_of(bits)?).map_err(|error| format!("root, {paranoid}: {error}"))?;
+        let kept = [kept_of(bits)?, vec![NAMES_PROGRAMS]].concat();
+        rests(&exporter, &kept).map_err(|error| format!("root, {paranoid}: {error}"))?;
         exporter.stop()?;
     }
     Ok(())
