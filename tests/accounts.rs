@@ -174,6 +174,7 @@ fn pin(umem: u64, tgid: u32, bytes: u64) -> Pin {
         pin_use: PinUse::Mr,
         made_by: MadeBy::Registration,
         committed: true,
+        address: umem,
         length_bytes: bytes,
         pinned_bytes: bytes.next_multiple_of(PAGE),
     }

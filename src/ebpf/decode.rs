@@ -194,6 +194,7 @@ pub fn pin(
             _ => MadeBy::Registration,
         },
         committed: row.committed != 0,
+        address: row.address,
         length_bytes: row.length_bytes,
         pinned_bytes: row.pinned_bytes,
     })

@@ -2,6 +2,7 @@
 //! No clock and no I/O: time, deaths and labels are told. Every event is in exactly one series,
 //! and no counter here ever falls.
 
+pub mod distinct;
 mod member;
 pub mod reconcile;
 mod slots;

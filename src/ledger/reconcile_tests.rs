@@ -16,6 +16,7 @@ fn pin(umem: u64, length_bytes: u64) -> Pin {
         pin_use: PinUse::Mr,
         made_by: MadeBy::Registration,
         committed: true,
+        address: umem,
         length_bytes,
         pinned_bytes: length_bytes.next_multiple_of(4096),
     }

@@ -21,7 +21,8 @@ pub struct Pin {
     pub made_by: MadeBy,
     /// The call around it has succeeded.
     pub committed: bool,
-    /// As it was asked for.
+    /// As they were asked for.
+    pub address: u64,
     pub length_bytes: u64,
     /// Whole pages of the host.
     pub pinned_bytes: u64,
