@@ -1,0 +1,49 @@
+//! On which pages and NUMA node the memory of an MR lies.
+
+use std::collections::BTreeMap;
+
+/// Pages of one size on one node. None where that is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Place {
+    /// Size of the pages; of huge pages mapped as such or not.
+    pub page_bytes: Option<u64>,
+    pub node: Option<u32>,
+}
+
+/// Bytes by the place that they lie on, in whole pages.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Placement(BTreeMap<Place, u64>);
+
+impl Placement {
+    pub fn add(&mut self, place: Place, bytes: u64) {
+        if bytes > 0 {
+            *self.0.entry(place).or_default() += bytes;
+        }
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        for (place, bytes) in &other.0 {
+            self.add(*place, *bytes);
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Place, u64)> + '_ {
+        self.0.iter().map(|(place, bytes)| (*place, *bytes))
+    }
+
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.0.values().sum()
+    }
+}
+
+/// What is known of the pages of one live umem.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Placed {
+    /// Start of the call that made it, as of its pin: another umem may have the address later.
+    pub born_ns: u64,
+    /// Runs of pages that lie one after the other: what the NIC has to translate one by one.
+    /// None where nothing tells.
+    pub scatter_entries: Option<u64>,
+    pub placement: Placement,
+}
