@@ -1,14 +1,15 @@
 //! Sources, each on its thread: the kernel's maps, the list of processes, the host's memory, and
 //! the counters of translations.
 
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
 use crate::host::{self, Host, HostMemory, MemoryReader, Rights};
 use crate::model::{Attach, HookState, Pin, ProcessKey, Snapshot, Tasks, TlbFigures, Trouble};
 
 use super::CollectError;
-use super::source::Source;
+use super::source::{Source, Teller};
 
 /// What the kernel's thread is asked.
 pub enum EventsAsk {
@@ -69,6 +70,23 @@ where
             (Err(_), EventsAsk::Forget(_)) => None,
         }
     })
+}
+
+/// How long the kernel's pins are waited for.
+const PINS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Every live pin, by the kernel's thread.
+///
+/// # Errors
+/// They can't be read, or not in time.
+pub fn live_pins(events: &Teller<EventsAsk>) -> Result<Vec<Pin>, CollectError> {
+    let (reply, pins) = channel();
+    if !events.tell(EventsAsk::Pins(reply)) {
+        return Err(CollectError::Failed("mrscope ends".to_owned()));
+    }
+    let late =
+        |_| CollectError::Failed("the kernel's live pins could not be read in time".to_owned());
+    pins.recv_timeout(PINS_DEADLINE).map_err(late)?
 }
 
 /// The host's memory needs no rights.
