@@ -281,6 +281,61 @@ fn a_process_that_has_ended_or_whose_pid_is_another_s_has_none() {
     assert_eq!(sampler.sample(key, &[stack]), None);
 }
 
+/// A child whose leader has ended, and a thread of it has not.
+struct Leaderless(i32);
+
+impl Leaderless {
+    fn start() -> Self {
+        extern "C" fn waiting(_: *mut libc::c_void) -> i32 {
+            loop {
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            }
+        }
+        const STACK: usize = 64 << 10;
+        let mut stack = vec![0u8; STACK];
+        // SAFETY: the child makes system calls only, and its thread has a stack of its own, in its
+        // copy of this memory.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+            // SAFETY: as above.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::clone(waiting, stack.as_mut_ptr().add(STACK).cast(), flags, null_mut());
+                libc::syscall(libc::SYS_exit, 0);
+            }
+        }
+        while !fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        Self(pid)
+    }
+}
+
+impl Drop for Leaderless {
+    fn drop(&mut self) {
+        // SAFETY: a child of ours that nobody has waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, null_mut(), libc::__WALL);
+        }
+    }
+}
+
+#[test]
+fn a_process_whose_leader_ended_is_asked_by_another_thread() {
+    let memory = Memory::map(MIB, 0).unwrap();
+    memory.touch(0, memory.bytes);
+    let child = Leaderless::start();
+    let range = (memory.start, memory.bytes);
+    let rights = Rights::in_effect().for_sampling();
+    let told = sampler(rights).sample(key_of(child.0 as u32), &[range]).unwrap();
+    assert_eq!(told, sampled(&[range]));
+    assert_eq!(only(&told.placements[0]).page_bytes, Some(base()));
+}
+
 /// What of sizes and nodes is told of a process of that user to a thread that keeps so much, and
 /// what is said of the rest.
 fn told_to(rights: Rights, uid: u32) -> ([bool; 2], [Option<String>; 2]) {

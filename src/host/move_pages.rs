@@ -21,14 +21,14 @@ unsafe extern "C" {
     fn syscall(number: c_long, ...) -> c_long;
 }
 
-/// The node of each page; None of a page that is not there, or that the kernel tells no node of.
+/// The node of each page of a thread's process; None of a page that is not there, or that the kernel tells no node of.
 ///
 /// # Errors
-/// ESRCH: no such process. EINVAL: its leader has no memory any more. EPERM: it takes
+/// ESRCH: no such thread. EINVAL: it has no memory any more, as it has ended. EPERM: it takes
 /// CAP_SYS_PTRACE, or a filter of system calls forbids it. ENOSYS: a kernel without it.
-pub(super) fn nodes_of(tgid: u32, addresses: &[u64]) -> io::Result<Vec<Option<u32>>> {
+pub(super) fn nodes_of(tid: u32, addresses: &[u64]) -> io::Result<Vec<Option<u32>>> {
     // The pid 0 is the caller.
-    let pid = c_int::try_from(tgid).ok().filter(|pid| *pid > 0).ok_or(Errno::SRCH)?;
+    let pid = c_int::try_from(tid).ok().filter(|pid| *pid > 0).ok_or(Errno::SRCH)?;
     let number = MOVE_PAGES.ok_or(Errno::NOSYS)?;
     let pages: Vec<*const c_void> =
         addresses.iter().map(|address| *address as usize as *const c_void).collect();

@@ -16,7 +16,7 @@ use rustix::fs::{PROC_SUPER_MAGIC, statfs};
 use rustix::io::Errno;
 
 use super::process::vanished;
-use super::{Host, Presence, Processes, Rights, move_pages};
+use super::{Host, Presence, Processes, Rights, ThreadOf, move_pages};
 use crate::model::{Place, Placement, ProcessKey};
 use frames::{Entry, Sizes};
 use spread::{spread, whole_pages};
@@ -84,14 +84,19 @@ impl Sampler {
         self.rights.with(|| {
             let processes = Processes::of(&self.host);
             if !self.live || !processes.all_visible() {
-                return Some(self.nothing(ranges, &Lack::Hidden));
+                return Some(self.nothing(ranges, Some(Lack::Hidden)));
             }
-            let sampled = self.look(key.tgid, ranges);
+            let tid = self.living(key.tgid);
+            let sampled = self.look(tid, ranges);
             // All was its own if it is still there: its pid can't have been another's before.
             match processes.presence(key.tgid, key.start_ns) {
-                Presence::Runs => Some(sampled),
                 Presence::Gone => None,
-                Presence::Unknown => Some(self.nothing(ranges, &Lack::Hidden)),
+                Presence::Unknown => Some(self.nothing(ranges, Some(Lack::Hidden))),
+                Presence::Runs if tid != key.tgid => {
+                    let its_own = processes.of_thread(tid) == ThreadOf::Process(key.tgid);
+                    Some(if its_own { sampled } else { self.nothing(ranges, None) })
+                }
+                Presence::Runs => Some(sampled),
             }
         })
     }
@@ -100,21 +105,33 @@ impl Sampler {
         whole_pages(range.0, range.1, self.sizes.base)
     }
 
-    fn nothing(&self, ranges: &[(u64, u64)], lack: &Lack) -> Sampled {
+    /// A thread that its memory can be asked of: the leader, or, where that has ended, another.
+    fn living(&self, tgid: u32) -> u32 {
+        let ask = |tid: u32| move_pages::nodes_of(tid, &[]);
+        let ended = |error: io::Error| Errno::from_io_error(&error) == Some(Errno::INVAL);
+        if !ask(tgid).is_err_and(ended) {
+            return tgid;
+        }
+        let threads = std::fs::read_dir(self.host.proc(format!("{tgid}/task")));
+        let names = threads.into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let mut tids = names.filter_map(|name| name.to_str()?.parse().ok());
+        tids.find(|tid| ask(*tid).is_ok()).unwrap_or(tgid)
+    }
+
+    fn nothing(&self, ranges: &[(u64, u64)], lack: Option<Lack>) -> Sampled {
         let placements = ranges.iter().map(|range| {
             let pages = self.pages(*range);
             let mut placement = Placement::default();
             placement.add(Place::default(), (pages.end - pages.start) * self.sizes.base);
             placement
         });
-        let lack = Some(lack.clone());
         Sampled { placements: placements.collect(), no_sizes: lack.clone(), no_nodes: lack }
     }
 
-    fn look(&self, tgid: u32, ranges: &[(u64, u64)]) -> Sampled {
+    fn look(&self, tid: u32, ranges: &[(u64, u64)]) -> Sampled {
         let mut sampled = Sampled::default();
-        let pagemap = match self.pagemap(tgid) {
-            Ok(pagemap) => Some(pagemap),
+        let pagemap = match self.pagemap(tid) {
+            Ok(pagemap) => pagemap,
             Err(lack) => {
                 sampled.no_sizes = Some(lack);
                 None
@@ -127,7 +144,7 @@ impl Sampler {
                 .map(|(page, share)| ((pages.start + page) * self.sizes.base, share))
                 .collect();
             let addresses: Vec<_> = samples.iter().map(|(address, _)| *address).collect();
-            let nodes = match move_pages::nodes_of(tgid, &addresses) {
+            let nodes = match move_pages::nodes_of(tid, &addresses) {
                 Ok(nodes) => nodes,
                 Err(error) => {
                     sampled.no_nodes = self.no_nodes(&error).or(sampled.no_nodes);
@@ -151,10 +168,18 @@ impl Sampler {
         sampled
     }
 
-    fn pagemap(&self, tgid: u32) -> Result<File, Lack> {
+    /// None if the thread has ended.
+    fn pagemap(&self, tid: u32) -> Result<Option<File>, Lack> {
         const WHAT: &str = "/proc/PID/pagemap";
-        File::open(self.host.proc(format!("{tgid}/pagemap"))).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Lack::Absent(WHAT),
+        let error = match File::open(self.host.proc(format!("{tid}/pagemap"))) {
+            Ok(file) => return Ok(Some(file)),
+            Err(error) => error,
+        };
+        Err(match error.kind() {
+            io::ErrorKind::NotFound if self.host.proc(tid.to_string()).exists() => {
+                Lack::Absent(WHAT)
+            }
+            _ if vanished(&error) => return Ok(None),
             io::ErrorKind::PermissionDenied => {
                 self.rights.lack_of_pagemap().unwrap_or_else(|| refused(WHAT, &error))
             }
@@ -165,7 +190,7 @@ impl Sampler {
     fn no_nodes(&self, error: &io::Error) -> Option<Lack> {
         const WHAT: &str = "move_pages";
         match Errno::from_io_error(error) {
-            // It has ended, or its leader alone has.
+            // It has ended.
             Some(Errno::SRCH | Errno::INVAL) => None,
             Some(Errno::NOSYS) => Some(Lack::Absent(WHAT)),
             Some(Errno::PERM) => self.rights.lack_of_nodes().or(Some(refused(WHAT, error))),
