@@ -29,6 +29,7 @@ mod programs;
 mod random;
 mod repeats;
 mod rereg;
+mod sampled;
 mod stall;
 mod vendor;
 mod who;
@@ -93,6 +94,7 @@ pub const MORE: &[&[OnceCase]] = &[
     held::CASES,
     repeats::CASES,
     rereg::CASES,
+    sampled::CASES,
     stall::CASES,
     random::CASES,
     late::CASES,
