@@ -48,7 +48,7 @@ fn every_key_reaches_its_value() {
            program: /opt/probe}\n\
          devices: {exclude: [rxe*]}\n\
          resources: {interval: 1d}\n\
-         mr: {enabled: false, history: 8}\n",
+         mr: {enabled: false, history: 8, placement: false}\n",
     )
     .unwrap();
     let web = Web {
@@ -61,6 +61,7 @@ fn every_key_reaches_its_value() {
         max_pins: EbpfOptions::ROWS_LIMIT,
         max_processes: 3,
         history: 8,
+        placement: false,
         permanent_drop: true,
         ..EbpfOptions::default()
     };
@@ -116,7 +117,10 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
             "m.yaml:1: unknown key \"web.listen_address\", expected one of listen_addresses, \
              telemetry_path; did you mean \"listen_addresses\"?",
         ),
-        ("mr:\n  max: 1\n", "m.yaml:2: unknown key \"mr.max\", expected one of enabled"),
+        (
+            "mr:\n  max: 1\n",
+            "m.yaml:2: unknown key \"mr.max\", expected one of enabled, history, placement",
+        ),
         (
             "1: 2",
             "m.yaml:1: unknown key \"1\", expected one of web, log, path, ebpf, capabilities, mr, \

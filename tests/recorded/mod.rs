@@ -4,7 +4,7 @@
 
 pub mod resources;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers, Probes};
@@ -12,8 +12,9 @@ use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
     AddressRange, Attach, Cause, Counting, DeviceLimit, DeviceTotals, Failure, HookState, InFlight,
     LastFailure, LostUpdates, MapUse, Measured, Memory, MlockCall, MlockTotals, Mlocks, MrKind,
-    Pin, PortFigures, ProbeFigures, ProbeRun, Process, ProcessCounters, ProcessGauges, ProcessKey,
-    Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbProcess, TlbRole, Trouble,
+    Pin, Placed, PortFigures, ProbeFigures, ProbeRun, Process, ProcessCounters, ProcessGauges,
+    ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbProcess,
+    TlbRole, Trouble,
 };
 
 /// Counters that always say the same.
@@ -121,6 +122,10 @@ impl KernelEvents for Recorded {
 
     fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
         Ok(Vec::new())
+    }
+
+    fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
+        Ok(None)
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}
