@@ -246,6 +246,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         sources: SourceOptions {
             tlb: config.tlb.clone(),
             resources: config.resources.clone(),
+            placement: config.placement.clone(),
             excluded: config.devices.exclude.clone(),
         },
         off: COLLECTORS.into_iter().filter(|collector| !config.enabled(collector)).collect(),

@@ -34,10 +34,11 @@ fn render_with(
     let page = runtime.block_on(pages.get(choice)).unwrap();
     drop(pages);
     engine.join().unwrap();
-    // How long a collector took, and when it compared, are the only figures that no snapshot fixes.
+    // How long a collector took, and when it compared or read, are the only figures that no snapshot fixes.
     let fixed = |line: &&str| {
         !line.starts_with("mrscope_scrape_collector_duration_seconds{")
             && !line.starts_with("mrscope_ledger_compared_timestamp_seconds{")
+            && !line.starts_with("mrscope_placement_read_timestamp_seconds ")
     };
     String::from_utf8(page.to_vec())
         .unwrap()

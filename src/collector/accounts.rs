@@ -5,7 +5,6 @@ mod device;
 mod look;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use crate::ebpf::UNKNOWN_DEVICE;
@@ -16,7 +15,7 @@ use crate::nldev::{ListsResources, NldevError};
 
 use super::CollectError;
 use super::source::{Source, Teller};
-use super::sources::EventsAsk;
+use super::sources::{EventsAsk, live_pins};
 use device::Device;
 use look::add_found;
 
@@ -65,12 +64,10 @@ pub struct Resources {
 
 pub type ResourcesSource = Source<ResourcesAsk, Resources>;
 
-/// Pins that are compared at most: some 300 bytes each while that lasts.
-const MOST_PINS: u64 = 1 << 20;
+/// Pins that are read whole at most: some 300 bytes each while that lasts.
+pub const MOST_PINS: u64 = 1 << 20;
 /// MRs that are asked for one by one; of more a list is read.
 pub const MOST_QUESTIONS: usize = 256;
-/// How long the kernel's pins are waited for.
-const PINS_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Starts the thread, which never asks about what is excluded. `pins` is the way to who reads the
 /// kernel's maps.
@@ -242,12 +239,7 @@ impl Reader {
     }
 
     fn live_pins(&self) -> Result<Vec<Pin>, String> {
-        let (reply, pins) = channel();
-        let late = |_| "the kernel's live pins could not be read in time".to_owned();
-        if !self.pins.tell(EventsAsk::Pins(reply)) {
-            return Err("mrscope ends".to_owned());
-        }
-        pins.recv_timeout(PINS_DEADLINE).map_err(late)?.map_err(|error| error.to_string())
+        live_pins(&self.pins).map_err(|error| error.to_string())
     }
 
     fn accounts(&self, mut troubles: Vec<String>) -> Accounts {

@@ -13,6 +13,8 @@ mod mlock;
 mod mr;
 mod nics;
 mod pages;
+mod placement;
+mod places;
 mod probing;
 mod process;
 mod readings;
@@ -38,6 +40,7 @@ pub use counting::LiveTlb;
 pub use exporter::Report;
 pub use nics::Devices;
 pub use pages::{Choice, ChoiceError, Pages, RenderError, Rendered};
+pub use places::Places;
 pub use probing::{Prober, Probes};
 pub use readings::{Openers, SourceOptions};
 pub use run::{Engine, EngineOptions, Look};
@@ -59,6 +62,7 @@ pub struct Scene<'a> {
     pub tlb: Result<&'a TlbFigures, &'a CollectError>,
     pub write_probe: Result<&'a ProbeFigures, &'a CollectError>,
     pub resources: Result<&'a Resources, &'a CollectError>,
+    pub places: Result<&'a Places, &'a CollectError>,
     /// MRs from before registrations were watched, which the ledger has taken in.
     pub found: &'a [Found],
     /// VmPin beyond what is known to be pinned by RDMA; None where one of both is not known.
@@ -84,6 +88,7 @@ pub struct SourceTimes {
     pub memory: Duration,
     pub tlb: Duration,
     pub resources: Duration,
+    pub places: Duration,
 }
 
 /// One part of the page.
@@ -134,6 +139,7 @@ pub fn all() -> Vec<Box<dyn Collector>> {
         Box::new(write_probe::WriteProbe),
         Box::new(devices::DeviceInfo),
         Box::new(resources::Resources),
+        Box::new(placement::Placement),
         Box::new(exporter::Exporter),
     ]
 }

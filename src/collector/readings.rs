@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use crate::ebpf::{EventsError, KernelEvents};
 use crate::host::{Host, HostMemory};
 use crate::model::{
-    Excluded, HookState, ProbeFigures, ProcessKey, ResourcesOptions, Snapshot, TlbFigures,
-    TlbOptions,
+    Excluded, HookState, PlacementOptions, ProbeFigures, ProcessKey, ResourcesOptions, Snapshot,
+    TlbFigures, TlbOptions,
 };
 use crate::nldev::ListsResources;
 
 use super::accounts::{self, Resources, ResourcesAsk, ResourcesSource, Watching};
 use super::nics::{self, Devices, DevicesSource};
+use super::places::{self, Places, PlacesAsk, PlacesSource};
 use super::probing::Probes;
 use super::source::Published;
 use super::sources::{
@@ -32,6 +33,8 @@ const EVENTS_DEADLINE: Duration = Duration::from_secs(3);
 const RESOURCES_DEADLINE: Duration = Duration::from_millis(250);
 /// What the first page waits for MRs that are there already.
 const FOUND_DEADLINE: Duration = Duration::from_secs(20);
+/// What the first page waits for the first reading of live pins.
+const START_PLACES_DEADLINE: Duration = Duration::from_secs(10);
 /// Loading and attaching at the start, on the slowest of machines.
 const START_DEADLINE: Duration = Duration::from_mins(1);
 
@@ -58,6 +61,7 @@ pub struct Sources {
     tlb: Option<TlbSource>,
     tlb_options: TlbOptions,
     resources: Option<ResourcesSource>,
+    places: Option<PlacesSource>,
     prober: Option<Probing>,
 }
 
@@ -66,6 +70,7 @@ pub struct Sources {
 pub struct SourceOptions {
     pub tlb: TlbOptions,
     pub resources: ResourcesOptions,
+    pub placement: PlacementOptions,
     /// Devices that are never touched.
     pub excluded: Excluded,
 }
@@ -88,6 +93,7 @@ pub struct Seen {
     pub memory: Last<HostMemory>,
     pub tlb: Last<TlbFigures>,
     pub resources: Last<Resources>,
+    pub places: Last<Arc<Places>>,
     /// Of who is asked nothing: it has an interval of its own.
     pub write_probe: Result<ProbeFigures, CollectError>,
     /// Names of the devices, as far as they are known.
@@ -106,14 +112,16 @@ impl Sources {
         off: &[&str],
     ) -> std::io::Result<Self> {
         let on = |collector| !off.contains(&collector);
-        let SourceOptions { tlb: tlb_options, resources, excluded } = options;
+        let SourceOptions { tlb: tlb_options, resources, placement, excluded } = options;
         let events = sources::events(host.clone(), openers.events)?;
         let pins = events.teller().filter(|_| on("resources"));
+        let placed = events.teller().filter(|_| on("placement"));
         let untouched = excluded.clone();
         let start =
             |pins| accounts::resources(host.clone(), resources, untouched, pins, openers.resources);
         Ok(Self {
             resources: pins.map(start).transpose()?,
+            places: placed.map(|pins| places::places(placement, pins)).transpose()?,
             events,
             tasks: sources::tasks(host.clone(), openers.tasks)?,
             devices: nics::devices(host.clone(), MAX_AGE, excluded)?,
@@ -138,6 +146,8 @@ impl Sources {
         // MRs that are there already belong to the first page.
         self.ask_resources();
         wait(self.resources.as_mut(), Instant::now() + FOUND_DEADLINE);
+        self.ask_places();
+        wait(self.places.as_mut(), Instant::now() + START_PLACES_DEADLINE);
         self.prober = self.prober.take().map(Probing::begin);
     }
 
@@ -157,6 +167,9 @@ impl Sources {
         self.events.wait(Instant::now() + EVENTS_DEADLINE);
         self.ask_resources();
         wait(self.resources.as_mut(), Instant::now() + RESOURCES_DEADLINE);
+        // After what was found, which is among what it adds up.
+        self.ask_places();
+        wait(self.places.as_mut(), Instant::now() + RESOURCES_DEADLINE);
         wait(self.memory.as_mut(), deadline);
         wait(self.tlb.as_mut(), deadline);
         Seen {
@@ -166,6 +179,7 @@ impl Sources {
             memory: latest(self.memory.as_ref()),
             tlb: latest(self.tlb.as_ref()),
             resources: latest(self.resources.as_ref()),
+            places: latest(self.places.as_ref()),
             write_probe: match &self.prober {
                 Some(Probing::Runs(prober)) => prober.figures(),
                 Some(Probing::Failed(error)) => Err(error.clone()),
@@ -213,6 +227,15 @@ impl Sources {
         resources.ask(ResourcesAsk { watched: snapshot.and_then(Watching::of) });
     }
 
+    fn ask_places(&mut self) {
+        let Some(places) = &mut self.places else { return };
+        let events = self.events.latest(MAX_AGE);
+        let snapshot = answer(&events).ok().and_then(|events| events.snapshot.as_ref().ok());
+        let listed = latest(self.resources.as_ref());
+        let found = answer(&listed).map(|listed| listed.accounts.found.clone()).unwrap_or_default();
+        places.ask(PlacesAsk { watched: snapshot.and_then(Watching::of), found });
+    }
+
     fn names(&self) -> Vec<String> {
         let known = self.devices.latest(MAX_AGE);
         answer(&known).map(|devices| devices.names.clone()).unwrap_or_default()
@@ -253,6 +276,7 @@ impl Seen {
             memory: took(&self.memory),
             tlb: took(&self.tlb),
             resources: took(&self.resources),
+            places: took(&self.places),
         }
     }
 }

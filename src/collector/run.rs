@@ -384,6 +384,7 @@ impl Engine {
             tlb: answer(&seen.tlb),
             write_probe: seen.write_probe.as_ref(),
             resources: answer(&seen.resources),
+            places: answer(&seen.places).map(|places| &**places),
             found: &self.found,
             beyond_pins_bytes: self.beyond_pins.value(),
             present: &seen.present,

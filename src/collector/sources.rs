@@ -2,7 +2,8 @@
 //! the counters of translations.
 
 use std::collections::HashMap;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
 use crate::host::{self, Host, HostMemory, MemoryReader, Rights};
@@ -11,7 +12,7 @@ use crate::model::{
 };
 
 use super::CollectError;
-use super::source::Source;
+use super::source::{Source, Teller};
 
 /// What the kernel's thread is asked.
 pub enum EventsAsk {
@@ -83,6 +84,23 @@ where
             (Err(_), EventsAsk::Forget(_)) => None,
         }
     })
+}
+
+/// How long the kernel's pins are waited for.
+const PINS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Every live pin, by the kernel's thread.
+///
+/// # Errors
+/// They can't be read, or not in time.
+pub fn live_pins(events: &Teller<EventsAsk>) -> Result<Vec<Pin>, CollectError> {
+    let (reply, pins) = channel();
+    if !events.tell(EventsAsk::Pins(reply)) {
+        return Err(CollectError::Failed("mrscope ends".to_owned()));
+    }
+    let late =
+        |_| CollectError::Failed("the kernel's live pins could not be read in time".to_owned());
+    pins.recv_timeout(PINS_DEADLINE).map_err(late)?
 }
 
 /// The host's memory needs no rights.

@@ -46,6 +46,7 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
         write_probe,
         devices,
         resources,
+        placement,
         collectors,
     } = config;
     let mut of_mr = vec![
@@ -116,6 +117,7 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
     let mut of_devices =
         vec![list("exclude", &mut devices.exclude.0, notation::pattern, "each pattern once")];
     let mut of_resources = vec![text("interval", &mut resources.interval, notation::interval)];
+    let mut of_placement = vec![text("interval", &mut placement.interval, notation::interval)];
     for (collector, on) in COLLECTORS.into_iter().zip(collectors) {
         let mut own = vec![("enabled", Slot::Switch(on))];
         match collector {
@@ -126,6 +128,7 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
             "write_probe" => own.append(&mut of_write_probe),
             "devices" => own.append(&mut of_devices),
             "resources" => own.append(&mut of_resources),
+            "placement" => own.append(&mut of_placement),
             _ => {}
         }
         keys.push((collector, Slot::Section(own)));

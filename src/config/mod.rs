@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::model::{
-    COLLECTORS, EbpfOptions, Excluded, MlockOptions, ProcessLabel, ResourcesOptions, TlbOptions,
-    WriteProbeOptions,
+    COLLECTORS, EbpfOptions, Excluded, MlockOptions, PlacementOptions, ProcessLabel,
+    ResourcesOptions, TlbOptions, WriteProbeOptions,
 };
 
 pub use web::{ListenAddress, Web, listen_address, telemetry_path};
@@ -42,6 +42,7 @@ pub struct Config {
     pub write_probe: WriteProbeOptions,
     pub devices: DeviceOptions,
     pub resources: ResourcesOptions,
+    pub placement: PlacementOptions,
     /// By [`COLLECTORS`].
     collectors: [bool; COLLECTORS.len()],
 }
@@ -160,6 +161,7 @@ impl Default for Config {
             write_probe: WriteProbeOptions::default(),
             devices: DeviceOptions::default(),
             resources: ResourcesOptions::default(),
+            placement: PlacementOptions::default(),
             collectors: [true; COLLECTORS.len()],
         }
     }

@@ -48,6 +48,7 @@ fn every_key_reaches_its_value() {
            program: /opt/probe}\n\
          devices: {exclude: [rxe*]}\n\
          resources: {interval: 1d}\n\
+         placement: {interval: 7s}\n\
          mr: {enabled: false, history: 8, placement: false}\n",
     )
     .unwrap();
@@ -82,7 +83,16 @@ fn every_key_reaches_its_value() {
     let on: Vec<_> = COLLECTORS.into_iter().filter(|word| config.enabled(word)).collect();
     assert_eq!(
         on,
-        ["mlock", "hugepages", "tlb", "write_probe", "devices", "resources", "exporter"]
+        [
+            "mlock",
+            "hugepages",
+            "tlb",
+            "write_probe",
+            "devices",
+            "resources",
+            "placement",
+            "exporter"
+        ]
     );
     let write_probe = WriteProbeOptions {
         interval: Duration::from_mins(5),
@@ -96,6 +106,7 @@ fn every_key_reaches_its_value() {
     assert_eq!(config.write_probe, write_probe);
     assert_eq!(config.devices.exclude, Excluded(vec!["rxe*".into()]));
     assert_eq!(config.resources.interval, Duration::from_hours(24));
+    assert_eq!(config.placement.interval, Duration::from_secs(7));
 }
 
 #[test]
@@ -110,7 +121,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
             "\n\nproces:\n  max: 1\n",
             "m.yaml:3: unknown key \"proces\", expected one of web, log, path, ebpf, capabilities, \
              mr, process, mlock, hugepages, tlb, write_probe, \
-             devices, resources, exporter; did you mean \"process\"?",
+             devices, resources, placement, exporter; did you mean \"process\"?",
         ),
         (
             "web: {listen_address: []}",
@@ -118,13 +129,13 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
              telemetry_path; did you mean \"listen_addresses\"?",
         ),
         (
-            "mr:\n  max: 1\n",
-            "m.yaml:2: unknown key \"mr.max\", expected one of enabled, history, placement",
+            "hugepages:\n  max: 1\n",
+            "m.yaml:2: unknown key \"hugepages.max\", expected one of enabled",
         ),
         (
             "1: 2",
             "m.yaml:1: unknown key \"1\", expected one of web, log, path, ebpf, capabilities, mr, \
-             process, mlock, hugepages, tlb, write_probe, devices, resources, exporter",
+             process, mlock, hugepages, tlb, write_probe, devices, resources, placement, exporter",
         ),
     ] {
         assert_eq!(refusal(text), line);
@@ -246,7 +257,7 @@ fn what_is_no_section_is_told_what_one_holds() {
         (
             "- log\n",
             "m.yaml:1: invalid type: sequence, expected a section of the keys web, log, path, ebpf, capabilities, \
-             mr, process, mlock, hugepages, tlb, write_probe, devices, resources, exporter",
+             mr, process, mlock, hugepages, tlb, write_probe, devices, resources, placement, exporter",
         ),
     ] {
         assert_eq!(refusal(text), line);

@@ -6,7 +6,7 @@ use std::io;
 use libbpf_rs::{Iter, Link, ObjectBuilder};
 use rustix::io::Errno;
 
-use crate::host::{Host, Processes};
+use crate::host::{self, Host, Processes};
 use crate::model::{Attach, HookState, Memory, ProcessKey, Task, Tasks};
 
 use super::attach::{one_line, os_error};
@@ -49,7 +49,7 @@ impl TaskIterator {
         Ok(Self {
             link,
             buffer: buffer(),
-            page_bytes: rustix::param::page_size() as u64,
+            page_bytes: host::page_bytes(),
             whole: Processes::of(host).all_visible(),
         })
     }

@@ -430,7 +430,7 @@ fn settings(offsets: &FieldOffsets, history_sets: u32) -> records::settings {
     let known = |offset: Option<u32>| offset.unwrap_or(records::OFFSET_UNKNOWN);
     records::settings {
         counting_since_ns: 0,
-        page_bytes: rustix::param::page_size() as u32,
+        page_bytes: host::page_bytes() as u32,
         device_name_offset: known(offsets.device_name),
         attrs_context_offset: known(offsets.attrs_context),
         context_device_offset: known(offsets.context_device),

@@ -39,7 +39,7 @@ pub use memory::{
 };
 pub use modules::{Modules, load_of};
 pub use nodes::{Node, memory_nodes};
-pub use own::{OwnFigures, own_figures, raise_memlock, raise_open_files};
+pub use own::{OwnFigures, own_figures, page_bytes, raise_memlock, raise_open_files};
 pub use owner::Owner;
 pub use page_walks::page_walk_events;
 pub use ports::{Port, device_node, has_queue_pairs, port, port_numbers, port_rate, ports};

@@ -19,6 +19,12 @@ pub struct OwnFigures {
     pub max_files: Option<u64>,
 }
 
+/// Size of a base page.
+#[must_use]
+pub fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
 /// Raises the number of files that this process may have open to what it may be raised to.
 /// Returns what it is then.
 #[must_use]
@@ -66,7 +72,7 @@ pub fn own_figures(host: &Host) -> Result<OwnFigures, HostError> {
         });
     Ok(OwnFigures {
         cpu_seconds: (stat.utime + stat.stime) as f64 / per_second,
-        resident_bytes: stat.rss * rustix::param::page_size() as u64,
+        resident_bytes: stat.rss * page_bytes(),
         virtual_bytes: stat.vsize,
         threads: stat.num_threads.max(0) as u64,
         start_seconds: boot_seconds(host)

@@ -5,31 +5,47 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::model::{Found, FoundOwner, MrKind, Pin, ProcessKey};
 
-/// Bytes by process, in whole pages: each page once, however many MRs and queues it is in. Only what
-/// is pinned of the host: neither peer memory nor dmabufs.
-///
-/// Where MRs lie that were found is not told. One buffer is mostly registered on each device alike,
-/// so that the device with most of them stands for all.
-#[must_use]
-pub fn distinct_bytes(pins: &[Pin], found: &[Found], page_bytes: u64) -> BTreeMap<ProcessKey, u64> {
-    let mut ranges: HashMap<ProcessKey, Vec<(u64, u64)>> = HashMap::new();
-    for pin in pins.iter().filter(|pin| pin.kind == MrKind::Host && pin.committed) {
-        if let Some(owner) = pin.owner {
+/// A process as /proc tells it: what was found is known by that alone.
+pub type Tick = (u32, u64);
+
+/// Bytes in whole pages, each page once, however many MRs and queues it is in.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Distinct {
+    pub of_process: BTreeMap<Tick, u64>,
+    /// Of all processes, and of pins whose process is not known.
+    pub bytes: u64,
+}
+
+impl Distinct {
+    /// Only what is pinned of the host: neither peer memory nor dmabufs.
+    ///
+    /// Where MRs lie that were found is not told. One buffer is mostly registered on each device
+    /// alike, so that the device with most of them stands for all.
+    #[must_use]
+    pub fn of(pins: &[Pin], found: &[Found], page_bytes: u64) -> Self {
+        let mut ranges: HashMap<Option<Tick>, Vec<(u64, u64)>> = HashMap::new();
+        for pin in pins.iter().filter(|pin| pin.kind == MrKind::Host && pin.committed) {
             let begin = pin.address / page_bytes * page_bytes;
             let end = begin.saturating_add(pin.pinned_bytes);
-            ranges.entry(owner).or_default().push((begin, end));
+            ranges.entry(pin.owner.as_ref().map(ProcessKey::tick)).or_default().push((begin, end));
+        }
+        let mut all = Self::default();
+        for (owner, ranges) in ranges {
+            all.add(owner, union(ranges));
+        }
+        for (owner, bytes) in largest_of_devices(found) {
+            all.add(owner, bytes);
+        }
+        all
+    }
+
+    fn add(&mut self, owner: Option<Tick>, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if let Some(owner) = owner {
+            let of_process = self.of_process.entry(owner).or_default();
+            *of_process = of_process.saturating_add(bytes);
         }
     }
-    let mut distinct: BTreeMap<ProcessKey, u64> =
-        ranges.into_iter().map(|(owner, ranges)| (owner, union(ranges))).collect();
-    // The keys of what was found are rounded to the tick.
-    let known: HashMap<(u32, u64), ProcessKey> =
-        distinct.keys().map(|key| (key.tick(), *key)).collect();
-    for (owner, bytes) in largest_of_devices(found) {
-        let owner = known.get(&owner.tick()).copied().unwrap_or(owner);
-        *distinct.entry(owner).or_default() += bytes;
-    }
-    distinct
 }
 
 /// Bytes that lie in at least one of the ranges.
@@ -43,14 +59,16 @@ fn union(mut ranges: Vec<(u64, u64)>) -> u64 {
     bytes
 }
 
-fn largest_of_devices(found: &[Found]) -> BTreeMap<ProcessKey, u64> {
-    let mut of_device: BTreeMap<(ProcessKey, &str), u64> = BTreeMap::new();
+fn largest_of_devices(found: &[Found]) -> BTreeMap<Option<Tick>, u64> {
+    let mut of_device: BTreeMap<(Option<Tick>, &str), u64> = BTreeMap::new();
     for some in found.iter().filter(|some| some.kind == MrKind::Host) {
-        if let FoundOwner::Process(owner) = some.owner {
-            *of_device.entry((owner, &some.device)).or_default() += some.pinned_bytes;
-        }
+        let owner = match some.owner {
+            FoundOwner::Process(owner) => Some(owner.tick()),
+            FoundOwner::Gone | FoundOwner::Unknown => None,
+        };
+        *of_device.entry((owner, &some.device)).or_default() += some.pinned_bytes;
     }
-    let mut largest: BTreeMap<ProcessKey, u64> = BTreeMap::new();
+    let mut largest: BTreeMap<Option<Tick>, u64> = BTreeMap::new();
     for ((owner, _), bytes) in of_device {
         let most = largest.entry(owner).or_default();
         *most = bytes.max(*most);
@@ -88,14 +106,16 @@ mod tests {
         }
     }
 
-    fn of(pins: &[Pin]) -> Vec<(ProcessKey, u64)> {
-        distinct_bytes(pins, &[], PAGE).into_iter().collect()
+    fn of(pins: &[Pin]) -> Vec<(Tick, u64)> {
+        let distinct = Distinct::of(pins, &[], PAGE);
+        assert_eq!(distinct.bytes, distinct.of_process.values().sum::<u64>());
+        distinct.of_process.into_iter().collect()
     }
 
     #[test]
     fn one_buffer_on_four_devices_is_pinned_once() {
         let on = |device| pin(ONE, device, 1 << 30, 64 << 20);
-        assert_eq!(of(&["a", "b", "c", "d"].map(on)), [(ONE, 64 << 20)]);
+        assert_eq!(of(&["a", "b", "c", "d"].map(on)), [(ONE.tick(), 64 << 20)]);
     }
 
     #[test]
@@ -103,13 +123,20 @@ mod tests {
         let base = 1 << 30;
         let pins = [(0, 8192), (4096, 8192), (12_288, 4096), (40_960, 1), (40_970, 4096)]
             .map(|(at, length)| pin(ONE, "a", base + at, length));
-        assert_eq!(of(&pins), [(ONE, 16_384 + 8192)]);
+        assert_eq!(of(&pins), [(ONE.tick(), 16_384 + 8192)]);
     }
 
     #[test]
     fn two_processes_have_two_address_spaces() {
         let pins = [pin(ONE, "a", 1 << 30, 8192), pin(OTHER, "a", 1 << 30, 8192)];
-        assert_eq!(of(&pins), [(ONE, 8192), (OTHER, 8192)]);
+        assert_eq!(of(&pins), [(ONE.tick(), 8192), (OTHER.tick(), 8192)]);
+    }
+
+    #[test]
+    fn what_is_nobody_s_is_the_host_s_all_the_same() {
+        let pins = [Pin { owner: None, ..pin(ONE, "a", 1 << 30, 8192) }];
+        let distinct = Distinct::of(&pins, &[], PAGE);
+        assert_eq!((distinct.bytes, distinct.of_process.len()), (8192, 0));
     }
 
     #[test]
@@ -136,10 +163,12 @@ mod tests {
             found("a", MrKind::Host, 8192),
             found("b", MrKind::Host, 12_288),
             found("b", MrKind::Odp, 1 << 40),
+            Found { owner: FoundOwner::Gone, ..found("a", MrKind::Host, 4096) },
         ];
         let pins = [pin(ONE, "a", 1 << 30, 4096)];
-        let distinct: Vec<_> = distinct_bytes(&pins, &all, PAGE).into_iter().collect();
-        assert_eq!(distinct, [(ONE, 16_384)]);
+        let distinct = Distinct::of(&pins, &all, PAGE);
+        assert_eq!(distinct.of_process, BTreeMap::from([(ONE.tick(), 16_384)]));
+        assert_eq!(distinct.bytes, 16_384 + 4096);
     }
 
     proptest! {

@@ -29,6 +29,8 @@ pub struct Shown {
     pub memory: Option<Memory>,
     /// Its process: where it lives, and is one.
     pub key: Option<ProcessKey>,
+    /// All that live of it.
+    pub members: Vec<ProcessKey>,
 }
 
 /// All processes without a series together.
@@ -73,6 +75,7 @@ impl Ledger {
                 counters: registers.then_some(series.counters),
                 locks: (series.counters.lock_calls > 0).then_some(series.counters),
                 gauges: gauges.reduce(|all, more| all.plus(&more)),
+                members: members.iter().map(|(key, _)| **key).collect(),
                 memory: memory.reduce(|all, more| all.plus(&more)),
                 key,
             });

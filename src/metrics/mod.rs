@@ -6,8 +6,8 @@ mod encode;
 mod page;
 
 pub use catalogue::{
-    Fold, Kind, Metric, TABLES, devices, exporter, find, hugepages, metrics, mlock, mr, process,
-    resources, tlb, write_probe,
+    Fold, Kind, Metric, TABLES, devices, exporter, find, hugepages, metrics, mlock, mr, placement,
+    process, resources, tlb, write_probe,
 };
 pub use encode::{CONTENT_TYPE, EncodeError, text};
 pub use page::{Family, Page, PageError, Sample, Value};

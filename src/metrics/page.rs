@@ -141,6 +141,22 @@ impl Page {
         self.add(metric, labels, Value::Number(value))
     }
 
+    /// The same, where both labels are made anew for each page.
+    ///
+    /// # Errors
+    /// See [`PageError`].
+    pub fn process_number_at(
+        &mut self,
+        metric: &'static Metric,
+        process: &Labels,
+        own: [String; 2],
+        value: f64,
+    ) -> Result<(), PageError> {
+        let mut labels = LabelValues::of_process(process, None);
+        labels.own = Box::new(own);
+        self.add(metric, labels, Value::Number(value))
+    }
+
     /// Adds a sample of a process whose labels tell of it, `values` in the catalogue's order. One
     /// that tells processes apart anyway is not there twice.
     ///

@@ -27,7 +27,7 @@ pub use histogram::{PROCESS_BOUNDS_SECONDS, Slots, cumulate, power_of_four_bound
 pub use mlock::{MLOCK_ERRORS, MlockCall, MlockTotals, Mlocks};
 pub use options::{AttachMode, COLLECTORS, EbpfOptions, MlockOptions, ProcessLabel, Watched};
 pub use pin::{Account, Accounts, Found, FoundMr, FoundOwner, MadeBy, Pin};
-pub use placement::{Place, Placed, Placement};
+pub use placement::{Place, Placed, Placement, PlacementOptions};
 pub use process::{Labels, Process, ProcessCounters, ProcessGauges, ProcessKey, text};
 pub use resource::{
     CqEntry, Creator, CtxEntry, DeviceId, DeviceResources, MrEntry, MrOwner, Odp, OwnedBy, PdEntry,

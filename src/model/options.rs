@@ -146,7 +146,7 @@ impl ProcessLabel {
 }
 
 /// The words of all collectors, in the order of the page: file, flag, config key and label.
-pub const COLLECTORS: [&str; 9] = [
+pub const COLLECTORS: [&str; 10] = [
     "mr",
     "process",
     "mlock",
@@ -155,5 +155,6 @@ pub const COLLECTORS: [&str; 9] = [
     "write_probe",
     "devices",
     "resources",
+    "placement",
     "exporter",
 ];

@@ -1,6 +1,7 @@
 //! On which pages and NUMA node the memory of an MR lies.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Pages of one size on one node. None where that is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -46,4 +47,17 @@ pub struct Placed {
     /// None where nothing tells.
     pub scatter_entries: Option<u64>,
     pub placement: Placement,
+}
+
+/// How often all live pins are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacementOptions {
+    /// Between two readings, at least.
+    pub interval: Duration,
+}
+
+impl Default for PlacementOptions {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(15) }
+    }
 }

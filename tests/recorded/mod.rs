@@ -11,10 +11,10 @@ use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers, Probes};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
     AddressRange, Attach, Cause, Counting, DeviceLimit, DeviceTotals, Failure, HookState, InFlight,
-    LastFailure, LostUpdates, MapUse, Measured, Memory, MlockCall, MlockTotals, Mlocks, MrKind,
-    Pin, Placed, PortFigures, ProbeFigures, ProbeRun, Process, ProcessCounters, ProcessGauges,
-    ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode, TlbProcess,
-    TlbRole, Trouble,
+    LastFailure, LostUpdates, MadeBy, MapUse, Measured, Memory, MlockCall, MlockTotals, Mlocks,
+    MrKind, Pin, PinUse, Placed, PortFigures, ProbeFigures, ProbeRun, Process, ProcessCounters,
+    ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode,
+    TlbProcess, TlbRole, Trouble,
 };
 
 /// Counters that always say the same.
@@ -121,7 +121,7 @@ impl KernelEvents for Recorded {
     }
 
     fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
-        Ok(Vec::new())
+        Ok(self.0.processes.iter().flat_map(pins).collect())
     }
 
     fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
@@ -133,6 +133,23 @@ impl KernelEvents for Recorded {
     fn hooks(&self) -> Vec<HookState> {
         hooks()
     }
+}
+
+/// One buffer on two devices that RDMA netlink does not list.
+fn pins(process: &Process) -> [Pin; 2] {
+    ["rxe0", "rxe1"].map(|device| Pin {
+        umem: u64::from(process.key.tgid),
+        born_ns: 1,
+        owner: Some(process.key),
+        device: device.into(),
+        kind: MrKind::Host,
+        pin_use: PinUse::Mr,
+        made_by: MadeBy::Registration,
+        committed: true,
+        address: 0x7000_0000,
+        length_bytes: 6144,
+        pinned_bytes: 8192,
+    })
 }
 
 pub fn hooks() -> Vec<HookState> {

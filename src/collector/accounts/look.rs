@@ -91,7 +91,7 @@ impl List {
         after: &[&Pin],
         reconciled: &Reconciled,
     ) -> Option<i64> {
-        let page = page_bytes();
+        let page = host::page_bytes();
         let pages_of = |pins: &[&Pin]| -> HashMap<(u64, u64), u64> {
             let of_mrs = pins.iter().filter(|pin| pin.pin_use == PinUse::Mr);
             of_mrs.map(|pin| (pin.id(), counted_bytes(pin, page) / page)).collect()
@@ -109,10 +109,6 @@ impl List {
         let pages = if over > 0 { over } else { under.min(0) };
         Some(i64::from(pages) * page as i64)
     }
-}
-
-fn page_bytes() -> u64 {
-    rustix::param::page_size() as u64
 }
 
 /// Those of users.
@@ -278,6 +274,6 @@ pub fn add_found(
     let bytes = mr.length.unwrap_or_default();
     into.count += 1;
     into.bytes += bytes;
-    into.pinned_bytes += pinned_bytes(mr, page_bytes());
+    into.pinned_bytes += pinned_bytes(mr, host::page_bytes());
     into.largest_bytes = into.largest_bytes.max(bytes);
 }

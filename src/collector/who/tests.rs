@@ -54,7 +54,15 @@ const KEY: ProcessKey = ProcessKey { tgid: 7, start_ns: 5_000_000_001 };
 
 fn shown(key: Option<ProcessKey>) -> Vec<Shown> {
     let labels = ["7".to_owned(), "x".to_owned()].into();
-    vec![Shown { labels, counters: None, locks: None, gauges: None, memory: None, key }]
+    vec![Shown {
+        labels,
+        counters: None,
+        locks: None,
+        gauges: None,
+        memory: None,
+        key,
+        members: key.into_iter().collect(),
+    }]
 }
 
 fn list(name: &[u8], key: ProcessKey) -> Tasks {

@@ -6,6 +6,7 @@ pub mod exporter;
 pub mod hugepages;
 pub mod mlock;
 pub mod mr;
+pub mod placement;
 pub mod process;
 pub mod resources;
 pub mod tlb;
@@ -75,6 +76,7 @@ pub const TABLES: [(&str, &[&Metric]); COLLECTORS.len()] = [
     ("write_probe", write_probe::TABLE),
     ("devices", devices::TABLE),
     ("resources", resources::TABLE),
+    ("placement", placement::TABLE),
     ("exporter", exporter::TABLE),
 ];
 
