@@ -1,12 +1,15 @@
 //! Sources, each on its thread: the kernel's maps, the list of processes, the host's memory, and
 //! the counters of translations.
 
+use std::collections::HashMap;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
 use crate::host::{self, Host, HostMemory, MemoryReader, Rights};
-use crate::model::{Attach, HookState, Pin, ProcessKey, Snapshot, Tasks, TlbFigures, Trouble};
+use crate::model::{
+    Attach, HookState, Pin, Placed, ProcessKey, Snapshot, Tasks, TlbFigures, Trouble,
+};
 
 use super::CollectError;
 use super::source::{Source, Teller};
@@ -19,6 +22,9 @@ pub enum EventsAsk {
     Forget(Vec<ProcessKey>),
     /// Every live pin, to be sent there.
     Pins(Sender<Result<Vec<Pin>, CollectError>>),
+    /// On what the memory of MRs lies, to be sent there.
+    #[allow(dead_code)]
+    Placements(Sender<Result<Option<HashMap<u64, Placed>>, CollectError>>),
 }
 
 /// An answer of the kernel's thread.
@@ -67,6 +73,14 @@ where
                 let _ = reply.send(Err((&*error).into()));
                 None
             }
+            (Ok(events), EventsAsk::Placements(reply)) => {
+                let _ = reply.send(events.placements().map_err(|error| (&error).into()));
+                None
+            }
+            (Err(error), EventsAsk::Placements(reply)) => {
+                let _ = reply.send(Err((&*error).into()));
+                None
+            }
             (Err(_), EventsAsk::Forget(_)) => None,
         }
     })
@@ -80,13 +94,29 @@ const PINS_DEADLINE: Duration = Duration::from_secs(10);
 /// # Errors
 /// They can't be read, or not in time.
 pub fn live_pins(events: &Teller<EventsAsk>) -> Result<Vec<Pin>, CollectError> {
-    let (reply, pins) = channel();
-    if !events.tell(EventsAsk::Pins(reply)) {
+    told(events, EventsAsk::Pins)
+}
+
+/// Where MRs lie, as far as the kernel's programs looked, by umem. None where they look at none.
+///
+/// # Errors
+/// As of `live_pins`.
+pub fn placements(
+    events: &Teller<EventsAsk>,
+) -> Result<Option<HashMap<u64, Placed>>, CollectError> {
+    told(events, EventsAsk::Placements)
+}
+
+type Answer<T> = Result<T, CollectError>;
+
+fn told<T>(events: &Teller<EventsAsk>, ask: fn(Sender<Answer<T>>) -> EventsAsk) -> Answer<T> {
+    let (reply, answer) = channel();
+    if !events.tell(ask(reply)) {
         return Err(CollectError::Failed("mrscope ends".to_owned()));
     }
     let late =
         |_| CollectError::Failed("the kernel's live pins could not be read in time".to_owned());
-    pins.recv_timeout(PINS_DEADLINE).map_err(late)?
+    answer.recv_timeout(PINS_DEADLINE).map_err(late)?
 }
 
 /// The host's memory needs no rights.

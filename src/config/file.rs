@@ -114,7 +114,10 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
     let mut of_devices =
         vec![list("exclude", &mut devices.exclude.0, notation::pattern, "each pattern once")];
     let mut of_resources = vec![text("interval", &mut resources.interval, notation::interval)];
-    let mut of_placement = vec![text("interval", &mut placement.interval, notation::interval)];
+    let mut of_placement = vec![
+        text("interval", &mut placement.interval, notation::interval),
+        ("pages", Slot::Switch(&mut placement.pages)),
+    ];
     for (collector, on) in COLLECTORS.into_iter().zip(collectors) {
         let mut own = vec![("enabled", Slot::Switch(on))];
         match collector {

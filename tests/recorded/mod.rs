@@ -4,7 +4,7 @@
 
 pub mod resources;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers, Probes};
@@ -12,9 +12,9 @@ use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
     AddressRange, Attach, Cause, Counting, DeviceLimit, DeviceTotals, Failure, HookState, InFlight,
     LastFailure, LostUpdates, MadeBy, MapUse, Measured, Memory, MlockCall, MlockTotals, Mlocks,
-    MrKind, Pin, PinUse, PortFigures, ProbeFigures, ProbeRun, Process, ProcessCounters,
-    ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode,
-    TlbProcess, TlbRole, Trouble,
+    MrKind, Pin, PinUse, Place, Placed, Placement, PortFigures, ProbeFigures, ProbeRun, Process,
+    ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent,
+    TlbFigures, TlbNode, TlbProcess, TlbRole, Trouble,
 };
 
 /// Counters that always say the same.
@@ -122,6 +122,19 @@ impl KernelEvents for Recorded {
 
     fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
         Ok(self.0.processes.iter().flat_map(pins).collect())
+    }
+
+    fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
+        let (base, huge) = ((Some(4096), Some(0)), (Some(2 << 20), Some(1)));
+        let placed = |process: &Process| {
+            let mut placement = Placement::default();
+            for (page_bytes, node) in [base, huge] {
+                placement.add(Place { page_bytes, node }, 4096);
+            }
+            (process.key.tgid.into(), Placed { born_ns: 1, scatter_entries: Some(2), placement })
+        };
+        // Of one of them nothing is known.
+        Ok(Some(self.0.processes.iter().skip(1).map(placed).collect()))
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}
