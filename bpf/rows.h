@@ -19,6 +19,7 @@ enum {
 	X(last_failures, __u32, struct last_failure)                                               \
 	X(devices, __u64, struct device)                                                           \
 	X(device_samples, __u64, struct device_sample)                                             \
-	X(pins, __u64, struct pin)
+	X(pins, __u64, struct pin)                                                                 \
+	X(placements, __u64, struct placement)
 
 #endif

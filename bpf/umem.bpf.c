@@ -5,6 +5,7 @@
  */
 #include "device.h"
 #include "maps.h"
+#include "placement.h"
 #include "vma.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -137,10 +138,12 @@ static __always_inline int insert_pin(__u64 umem, const struct pin *pin)
 		return 0;
 	count_lost(LOST_PINS_REPLACED);
 	forget_pin(&old);
+	forget_placement(umem, &old);
 	return 1;
 }
 
-static __always_inline void pin_made(struct call *call, __u64 umem)
+/* The pages that it was placed on are to be looked at: 0 for none. */
+static __always_inline __u64 pin_made(struct call *call, __u64 umem)
 {
 	struct process *process;
 	struct pin pin = {
@@ -167,7 +170,7 @@ static __always_inline void pin_made(struct call *call, __u64 umem)
 		pin.use = USE_MR;
 
 	if (!insert_pin(umem, &pin))
-		return;
+		return 0;
 	if (process)
 		__sync_fetch_and_add(&process->live_pins, 1);
 	if (pin.committed)
@@ -179,6 +182,7 @@ static __always_inline void pin_made(struct call *call, __u64 umem)
 	else
 		count_lost(LOST_PINS_PER_CALL);
 	call->pins_made++;
+	return has_placement(&pin) ? pin.pinned_bytes / page_bytes() : 0;
 }
 
 static __noinline int pin_exit(__u64 umem, __u32 kind)
@@ -186,6 +190,7 @@ static __noinline int pin_exit(__u64 umem, __u32 kind)
 	__u64 thread = bpf_get_current_pid_tgid();
 	struct call *call = bpf_map_lookup_elem(&calls, &thread);
 	__u64 now = bpf_ktime_get_ns();
+	__u64 pages;
 
 	/* No call: from before the start, or its entry was lost and counted. */
 	if (!call || !call->pin_depth)
@@ -211,7 +216,9 @@ static __noinline int pin_exit(__u64 umem, __u32 kind)
 	} else if (umem && !began_before_us(call)) {
 		call->pin_failed = 0;
 		call->pin_ns += now - call->pin_start_ns;
-		pin_made(call, umem);
+		pages = pin_made(call, umem);
+		if (pages)
+			place(umem, call->start_ns, pages);
 	}
 	if (call->verb == VERB_NONE)
 		bpf_map_delete_elem(&calls, &thread);
@@ -242,6 +249,7 @@ static __noinline int release_enter(__u64 umem)
 		return 0;
 	}
 	forget_pin(&pin);
+	forget_placement(umem, &pin);
 	/* Only the umem tells a deregistration which MR it ended. */
 	if (call && call->verb == VERB_DEREG_MR) {
 		call->kind = pin.kind;

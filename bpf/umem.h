@@ -37,6 +37,38 @@ struct pin {
 	__u32 verb;	 /* of the call around it */
 };
 
+enum page_class {
+	CLASS_BASE, /* smaller than 2 MiB */
+	CLASS_2M,
+	CLASS_1G,
+	PAGE_CLASSES,
+};
+
+enum {
+	PLACEMENT_NODES = 8,
+	PLACES = PLACEMENT_NODES * PAGE_CLASSES,
+};
+
+/* On what a live umem of an MR lies, keyed as its pin; counted in base pages. */
+struct placement {
+	__u64 born_ns; /* as of its pin */
+	__u32 entries; /* of its scatter list */
+	__u32 unknown_pages;
+	__u32 pages[PLACES]; /* by node, and there by class */
+};
+
+/*
+ * How this kernel tells a page's size and node. Set before the load: where pages are not walked,
+ * the walk is no part of the programs.
+ */
+struct placement_choice {
+	__u32 walks;
+	__u32 scatter_bytes;  /* of one entry */
+	__u32 order_in_flags; /* of the second page of a folio (6.6 on); else beside its head */
+	__u32 node_shift;     /* in the flags of a page */
+	__u32 node_mask;
+};
+
 struct totals_key {
 	__u64 device;
 	__u32 kind;

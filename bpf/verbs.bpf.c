@@ -201,7 +201,7 @@ static __always_inline void note_unknown_release(const struct call *call)
 
 static __always_inline void call_ended(struct call *call, __s32 result)
 {
-	__u64 ns = bpf_ktime_get_ns() - call->start_ns;
+	__u64 ns = bpf_ktime_get_ns() - call->start_ns - call->walk_ns;
 	struct process *process;
 	struct totals *row;
 

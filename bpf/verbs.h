@@ -22,6 +22,14 @@ enum {
 	PINS_PER_CALL = 2,
 };
 
+/* Where in a scatter list the walk over pinned pages is. */
+struct walk {
+	__u64 entry;   /* that comes next */
+	__u64 page;    /* its struct page, of the entry before */
+	__u32 entries; /* left, with the next */
+	__u32 pages;   /* left of the entry before */
+};
+
 /* What one thread is in the middle of, keyed by pid_tgid. */
 struct call {
 	/* tgid 0 until it was asked for; of a deregistration, who had registered */
@@ -31,9 +39,11 @@ struct call {
 	__u64 device;
 	__u64 pin_start_ns;
 	__u64 pin_ns;
+	__u64 walk_ns; /* of our own: what it took to look at the pinned pages */
 	__u64 address;
 	__u64 length_bytes;
 	__u64 umems[PINS_PER_CALL];
+	struct walk walk;
 	/* Of the memory as the pin began; of one that failed, as it ended if that is more. */
 	__s64 pinned_pages;
 	__u32 verb;
@@ -104,6 +114,8 @@ struct settings {
 	__u32 attrs_context_offset;  /* in uverbs_attr_bundle */
 	__u32 context_device_offset; /* in ib_ucontext */
 	__u32 history_sets;	     /* rows of the history */
+	__u32 umem_list_offset;	     /* of the scatter list's address, in ib_umem */
+	__u32 umem_entries_offset;   /* of the number of its entries */
 	__u32 unused;
 };
 
@@ -125,6 +137,7 @@ enum lost_reason {
 	LOST_FAILURES_FULL,
 	LOST_LAST_FAILURES,   /* the map would not take one */
 	LOST_THREADS_REFUSED, /* storage that a thread could not be given or asked for */
+	LOST_PLACEMENTS_FULL,
 	LOST_REASONS,
 };
 

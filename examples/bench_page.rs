@@ -3,13 +3,15 @@
 //!
 //! `cargo run --release --example bench_page`
 
+use std::collections::HashMap;
+
 use mrscope::collector::{CollectError, CountsTlb, Engine, EngineOptions, ListsTasks, Openers};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::host::Host;
 use mrscope::ledger::LedgerOptions;
 use mrscope::model::{
-    Attach, DeviceTotals, HookState, Memory, MrKind, Pin, Process, ProcessCounters, ProcessGauges,
-    ProcessKey, Snapshot, Task, Tasks, TlbFigures,
+    Attach, DeviceTotals, HookState, Memory, MrKind, Pin, Placed, Process, ProcessCounters,
+    ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbFigures,
 };
 use mrscope::nldev::LiveResources;
 use rustix::time::{ClockId, clock_gettime};
@@ -30,6 +32,10 @@ impl KernelEvents for Busy {
 
     fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
         Ok(Vec::new())
+    }
+
+    fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
+        Ok(None)
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}

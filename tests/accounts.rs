@@ -3,6 +3,7 @@
 
 mod recorded;
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use mrscope::collector::{Engine, EngineOptions, Pages, SourceOptions};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::host::Host;
 use mrscope::model::{
-    Creator, DeviceTotals, Excluded, HookState, MadeBy, MrKind, Pin, PinUse, ProcessKey,
+    Creator, DeviceTotals, Excluded, HookState, MadeBy, MrKind, Pin, PinUse, Placed, ProcessKey,
     ResourcesOptions, Snapshot, Tasks,
 };
 use recorded::resources::{Kernel, Listing, device, mr};
@@ -46,6 +47,10 @@ impl KernelEvents for Watched {
 
     fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
         Ok(self.0.lock().unwrap().pins.clone())
+    }
+
+    fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
+        Ok(None)
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}

@@ -4,6 +4,7 @@
 
 mod recorded;
 
+use std::collections::HashMap;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use mrscope::collector::{CollectError, Engine, EngineOptions, ListsTasks, Pages};
 use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::host::Host;
-use mrscope::model::{Attach, HookState, Pin, Process, ProcessKey, Snapshot, Tasks};
+use mrscope::model::{Attach, HookState, Pin, Placed, Process, ProcessKey, Snapshot, Tasks};
 use recorded::{openers, process, snapshot, tasks};
 use tokio::runtime::Runtime;
 
@@ -44,6 +45,10 @@ impl KernelEvents for Scripted {
 
     fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
         Ok(self.0.lock().unwrap().pins.clone())
+    }
+
+    fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
+        Ok(None)
     }
 
     fn forget(&mut self, gone: &[ProcessKey]) {

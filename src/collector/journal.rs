@@ -100,7 +100,7 @@ impl Journal {
 /// What helps when a map is full.
 pub fn remedy_of_full(map: &str) -> &'static str {
     match map {
-        "pins" => "raise ebpf.max_pins in the configuration and restart mrscope",
+        "pins" | "placements" => "raise ebpf.max_pins in the configuration and restart mrscope",
         "processes" => "raise ebpf.max_processes in the configuration and restart mrscope",
         _ => "its size is fixed: please report it with the output of /metrics",
     }

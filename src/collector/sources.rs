@@ -1,12 +1,15 @@
 //! Sources, each on its thread: the kernel's maps, the list of processes, the host's memory, and
 //! the counters of translations.
 
+use std::collections::HashMap;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use crate::ebpf::{EventsError, KernelEvents, TaskIterator};
 use crate::host::{self, Host, HostMemory, MemoryReader, Rights};
-use crate::model::{Attach, HookState, Pin, ProcessKey, Snapshot, Tasks, TlbFigures, Trouble};
+use crate::model::{
+    Attach, HookState, Pin, Placed, ProcessKey, Snapshot, Tasks, TlbFigures, Trouble,
+};
 
 use super::CollectError;
 use super::source::{Source, Teller};
@@ -19,6 +22,9 @@ pub enum EventsAsk {
     Forget(Vec<ProcessKey>),
     /// Every live pin, to be sent there.
     Pins(Sender<Result<Vec<Pin>, CollectError>>),
+    /// On what the memory of MRs lies, to be sent there.
+    #[allow(dead_code)]
+    Placements(Sender<Result<Option<HashMap<u64, Placed>>, CollectError>>),
 }
 
 /// An answer of the kernel's thread.
@@ -64,6 +70,14 @@ where
                 None
             }
             (Err(error), EventsAsk::Pins(reply)) => {
+                let _ = reply.send(Err((&*error).into()));
+                None
+            }
+            (Ok(events), EventsAsk::Placements(reply)) => {
+                let _ = reply.send(events.placements().map_err(|error| (&error).into()));
+                None
+            }
+            (Err(error), EventsAsk::Placements(reply)) => {
                 let _ = reply.send(Err((&*error).into()));
                 None
             }

@@ -49,7 +49,10 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
         placement,
         collectors,
     } = config;
-    let mut of_mr = vec![whole("history", ROWS, |mrs| ebpf.history = mrs as u32)];
+    let mut of_mr = vec![
+        whole("history", ROWS, |mrs| ebpf.history = mrs as u32),
+        ("placement", Slot::Switch(&mut ebpf.placement)),
+    ];
     let mut of_process = vec![
         whole("max", PROCESSES, |max| process.max = usize::try_from(max).unwrap_or(usize::MAX)),
         text("linger", &mut process.linger, notation::duration),

@@ -49,7 +49,7 @@ fn every_key_reaches_its_value() {
          devices: {exclude: [rxe*]}\n\
          resources: {interval: 1d}\n\
          placement: {interval: 7s}\n\
-         mr: {enabled: false, history: 8}\n",
+         mr: {enabled: false, history: 8, placement: false}\n",
     )
     .unwrap();
     let web = Web {
@@ -62,6 +62,7 @@ fn every_key_reaches_its_value() {
         max_pins: EbpfOptions::ROWS_LIMIT,
         max_processes: 3,
         history: 8,
+        placement: false,
         permanent_drop: true,
         ..EbpfOptions::default()
     };

@@ -10,11 +10,12 @@ use crate::host::Host;
 
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
+const KIND_ENUM: u32 = 6;
 /// Structs within structs that are followed; the kernel's nest less deep.
 const MAX_DEPTH: u32 = 8;
 
 /// A parsed BTF; a module's keeps its base.
-struct Btf {
+pub struct Btf {
     raw: NonNull<libbpf_sys::btf>,
     _base: Option<Box<Btf>>,
 }
@@ -47,8 +48,15 @@ pub fn field_offsets<const N: usize>(host: &Host, fields: [(&str, &str); N]) -> 
     offsets
 }
 
+/// The types of the kernel itself; None where it does not tell them.
+#[must_use]
+pub fn kernel_btf(host: &Host) -> Option<Btf> {
+    let path = host.sys("kernel/btf/vmlinux");
+    if path.exists() { parse(&path, None) } else { None }
+}
+
 fn module_btf(host: &Host, path: &Path) -> Option<Btf> {
-    let base = parse(&host.sys("kernel/btf/vmlinux"), None)?;
+    let base = kernel_btf(host)?;
     parse(path, Some(Box::new(base)))
 }
 
@@ -61,13 +69,42 @@ fn parse(path: &Path, base: Option<Box<Btf>>) -> Option<Btf> {
 }
 
 impl Btf {
-    fn field_offset(&self, record: &str, field: &str) -> Option<u32> {
-        let record = CString::new(record).ok()?;
+    /// Byte offset of a field.
+    #[must_use]
+    pub fn field_offset(&self, record: &str, field: &str) -> Option<u32> {
+        self.member_offset(self.find(record, KIND_STRUCT)?, field, MAX_DEPTH)
+    }
+
+    /// Bytes of a struct.
+    #[must_use]
+    pub fn bytes(&self, record: &str) -> Option<u32> {
+        let id = self.find(record, KIND_STRUCT)?;
+        // SAFETY: a live BTF; libbpf returns an error for what has no size.
+        let bytes = unsafe { libbpf_sys::btf__resolve_size(self.raw.as_ptr(), id) };
+        u32::try_from(bytes).ok()
+    }
+
+    /// The number of an enum's word.
+    #[must_use]
+    pub fn enum_value(&self, name: &str, word: &str) -> Option<u32> {
+        let id = self.find(name, KIND_ENUM)?;
+        // SAFETY: a live BTF; libbpf returns null for an id that it does not have.
+        let start = unsafe { libbpf_sys::btf__type_by_id(self.raw.as_ptr(), id) };
+        // SAFETY: not null, it points to a type of this BTF.
+        let count = unsafe { start.as_ref() }?.info & 0xffff;
+        let first = start.wrapping_add(1).cast::<libbpf_sys::btf_enum>();
+        // SAFETY: an enum's words follow its header in the BTF that libbpf has checked.
+        let words = unsafe { std::slice::from_raw_parts(first, count as usize) };
+        let found = words.iter().find(|one| self.name(one.name_off) == word)?;
+        u32::try_from(found.val).ok()
+    }
+
+    fn find(&self, name: &str, kind: u32) -> Option<u32> {
+        let name = CString::new(name).ok()?;
         // SAFETY: a live BTF and a name that ends in NUL.
-        let id = unsafe {
-            libbpf_sys::btf__find_by_name_kind(self.raw.as_ptr(), record.as_ptr(), KIND_STRUCT)
-        };
-        self.member_offset(u32::try_from(id).ok()?, field, MAX_DEPTH)
+        let id =
+            unsafe { libbpf_sys::btf__find_by_name_kind(self.raw.as_ptr(), name.as_ptr(), kind) };
+        u32::try_from(id).ok()
     }
 
     /// Offset of `field` in struct `id`, in its anonymous members too.

@@ -1,7 +1,9 @@
 //! The seam between the kernel and everything behind it.
 
+use std::collections::HashMap;
+
 use crate::host::{self, Host, Rights};
-use crate::model::{HookState, Pin, ProcessKey, Snapshot};
+use crate::model::{HookState, Pin, Placed, ProcessKey, Snapshot};
 
 /// The kernel's own types, below /sys.
 const BTF: &str = "kernel/btf/vmlinux";
@@ -20,6 +22,13 @@ pub trait KernelEvents {
     /// The map could not be read.
     fn pins(&mut self) -> Result<Vec<Pin>, EventsError>;
 
+    /// On what the memory of MRs lies, by umem; None where that is not looked at. Of an MR whose
+    /// call is not over too: [`Placed::born_ns`] tells which pin it is of. Costs as much as the pins.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError>;
+
     /// Frees the rows of processes that are gone and hold nothing.
     fn forget(&mut self, gone: &[ProcessKey]);
 
@@ -37,6 +46,10 @@ impl KernelEvents for Unwatched {
 
     fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
         Ok(Vec::new())
+    }
+
+    fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
+        Ok(None)
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}

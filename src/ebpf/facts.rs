@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::host::{Home, Host, Modules, Symbols, load_of, preempts, tracefs};
 
 use super::btf::field_offsets;
+use super::placement::PageFacts;
 use super::{hook, mlock};
 
 /// The facts that a plan stands on.
@@ -32,7 +33,10 @@ pub struct KernelFacts {
     pub thread_storage: bool,
     /// Modules with BTF.
     pub module_btf: BTreeSet<String>,
+    /// The kernel tells the types of modules at all.
+    pub tells_modules: bool,
     pub offsets: FieldOffsets,
+    pub pages: PageFacts,
 }
 
 /// Offsets of fields of module types; None where no BTF tells.
@@ -41,6 +45,10 @@ pub struct FieldOffsets {
     pub device_name: Option<u32>,
     pub attrs_context: Option<u32>,
     pub context_device: Option<u32>,
+    /// Of the address of its scatter list, in ib_umem.
+    pub umem_list: Option<u32>,
+    /// Of the number of that list's entries.
+    pub umem_entries: Option<u32>,
 }
 
 impl KernelFacts {
@@ -77,6 +85,8 @@ impl KernelFacts {
             preempts: preempts(host),
             thread_storage: known
                 .map_or_else(mlock::has_thread_storage, |known| known.thread_storage),
+            tells_modules: std::fs::read_dir(&btf).is_ok_and(|files| files.count() > 1),
+            pages: known.map_or_else(|| PageFacts::read(host), |known| known.pages),
             module_btf: loads.keys().filter(|module| btf.join(module).exists()).cloned().collect(),
             modules,
             offsets: known
@@ -118,10 +128,29 @@ pub fn loads<'a>(host: &Host, modules: impl Iterator<Item = &'a str>) -> BTreeMa
 
 impl FieldOffsets {
     fn read(host: &Host) -> Self {
-        let [device_name, attrs_context, context_device] = field_offsets(
+        let [device_name, attrs_context, context_device, append, list, entries] = field_offsets(
             host,
-            [("ib_device", "name"), ("uverbs_attr_bundle", "context"), ("ib_ucontext", "device")],
+            [
+                ("ib_device", "name"),
+                ("uverbs_attr_bundle", "context"),
+                ("ib_ucontext", "device"),
+                // 5.15 and later.
+                ("ib_umem", "sgt_append"),
+                ("sg_table", "sgl"),
+                ("sg_table", "orig_nents"),
+            ],
         );
-        Self { device_name, attrs_context, context_device }
+        let (umem_list, umem_entries) = if append.is_some() {
+            (sum(append, list), sum(append, entries))
+        } else {
+            let before = [("ib_umem", "sg_head"), ("ib_umem", "sg_nents")];
+            let [head, entries] = field_offsets(host, before);
+            (sum(head, list), entries)
+        };
+        Self { device_name, attrs_context, context_device, umem_list, umem_entries }
     }
+}
+
+fn sum(outer: Option<u32>, inner: Option<u32>) -> Option<u32> {
+    Some(outer? + inner?)
 }

@@ -1,14 +1,15 @@
 //! Loads the BPF object of a stem: the programs that its plan needs, on maps that all stems share.
 
-use libbpf_rs::{Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{Object, ObjectBuilder, OpenMapMut, OpenObject};
 
 use crate::model::EbpfOptions;
 
 use super::facts::KernelFacts;
+use super::hook::Stem;
 use super::maps::SharedMaps;
-use super::mlock;
 use super::plan::{PlannedHook, PlannedStem, Rung};
-use super::records;
+use super::records::{self, Record, as_bytes};
+use super::{mlock, placement, umem};
 
 /// The bytes of an object, aligned as an ELF reader wants them.
 macro_rules! object {
@@ -42,12 +43,39 @@ pub fn load(
             map.set_max_entries(rows)?;
         } else if name == mlock::THREADS {
             map.set_autocreate(facts.thread_storage)?;
-        } else if let (true, Some(mlock)) = (name.ends_with(".rodata"), options.watched.mlock) {
-            mlock::choose(&mut map, facts.thread_storage, mlock);
+        } else if name == placement::ROWS {
+            // Programs that were loaded before without it have constants that say so.
+            let is_new = shared.get(&format!("{}.rodata", umem::STEM.name)).is_none();
+            map.set_autocreate(is_new && placement::choose(facts, options).is_ok())?;
+            map.set_max_entries(options.max_pins)?;
+        } else if name.ends_with(".rodata") {
+            set_constants(&mut map, planned.stem, facts, options);
         }
     }
     choose_programs(&mut open, &planned.hooks)?;
     open.load()
+}
+
+/// Chooses what of the object is a part of its programs.
+fn set_constants(
+    constants: &mut OpenMapMut<'_>,
+    stem: &Stem,
+    facts: &KernelFacts,
+    options: &EbpfOptions,
+) {
+    if stem.name == umem::STEM.name {
+        // Zeros are no walk.
+        set(constants, &placement::choose(facts, options).unwrap_or_default());
+    } else if let Some(mlock) = options.watched.mlock {
+        set(constants, &mlock::choice(facts.thread_storage, mlock));
+    }
+}
+
+fn set<C: Record>(constants: &mut OpenMapMut<'_>, choice: &C) {
+    let from = as_bytes(choice);
+    if let Some(to) = constants.initial_value_mut().and_then(|all| all.get_mut(..from.len())) {
+        to.copy_from_slice(from);
+    }
 }
 
 /// How many sets have the places that were asked for.
@@ -105,7 +133,7 @@ mod tests {
 
     #[test]
     fn both_languages_agree_on_the_size_of_every_row() {
-        let sizes: [(&str, usize, usize); 18] = [
+        let sizes: [(&str, usize, usize); 20] = [
             ("settings", 4, size_of::<records::settings>()),
             ("lost", 4, 8),
             ("calls", 8, size_of::<records::call>()),
@@ -123,17 +151,20 @@ mod tests {
             ("history_use", 4, size_of::<records::history_use>()),
             ("mlocks", 4, size_of::<records::mlock_totals>()),
             ("mlock_threads", 4, size_of::<records::mlock_thread>()),
-            (".rodata", 4, size_of::<records::mlock_choice>()),
+            ("placements", 8, size_of::<records::placement>()),
+            ("mlock.rodata", 4, size_of::<records::mlock_choice>()),
+            ("umem.rodata", 4, size_of::<records::placement_choice>()),
         ];
         for stem in STEMS {
             let object = open(stem.object);
             for map in object.maps() {
-                let name = map.name().to_string_lossy();
+                let name = match map.name().to_string_lossy().into_owned() {
+                    constants if constants.ends_with(".rodata") => format!("{}.rodata", stem.name),
+                    name => name,
+                };
                 let (_, key, value) = sizes
                     .iter()
-                    .find(|(known, ..)| {
-                        *known == name || name.ends_with(".rodata") && *known == ".rodata"
-                    })
+                    .find(|(known, ..)| *known == name)
                     .unwrap_or_else(|| panic!("{}: the map {name} is not known here", stem.name));
                 assert_eq!(map.key_size() as usize, *key, "{name}");
                 assert_eq!(map.value_size() as usize, *value, "{name}");

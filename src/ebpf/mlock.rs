@@ -1,12 +1,12 @@
 //! Hooks of bpf/mlock.bpf.c: the system calls that lock memory.
 
-use libbpf_rs::{OpenMapMut, ProgramType};
+use libbpf_rs::ProgramType;
 
 use crate::model::MlockOptions;
 
 use super::hook::{Hook, Shape, Stem};
 use super::load::object;
-use super::records::{self, as_bytes};
+use super::records;
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! function {
@@ -57,14 +57,11 @@ pub fn has_thread_storage() -> bool {
         && helper(libbpf_sys::BPF_FUNC_get_current_task_btf)
 }
 
-/// Chooses what of the object is a part of its programs.
-pub fn choose(constants: &mut OpenMapMut<'_>, thread_storage: bool, options: MlockOptions) {
-    let choice = records::mlock_choice {
+/// What of the object is a part of its programs.
+#[must_use]
+pub fn choice(thread_storage: bool, options: MlockOptions) -> records::mlock_choice {
+    records::mlock_choice {
         has_thread_storage: thread_storage.into(),
         per_process: options.per_process.into(),
-    };
-    let from = as_bytes(&choice);
-    if let Some(to) = constants.initial_value_mut().and_then(|all| all.get_mut(..from.len())) {
-        to.copy_from_slice(from);
     }
 }

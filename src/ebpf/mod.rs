@@ -12,6 +12,7 @@ mod kprobe;
 mod load;
 mod maps;
 mod mlock;
+mod placement;
 mod plan;
 mod readers;
 mod records;

@@ -11,6 +11,7 @@ use crate::model::MapUse;
 use super::cost::map_memory;
 use super::events::EventsError;
 use super::maps::{Mapped, SharedMaps};
+use super::placement;
 use super::records::{self, Record};
 use super::rows::RowWalks;
 
@@ -38,6 +39,8 @@ pub struct Readers {
     mlocks: Option<Mapped<records::mlock_totals>>,
     /// None while registrations are not watched.
     history: Option<Mapped<records::history_use>>,
+    /// Pages of MRs are looked at.
+    places: bool,
     /// Most rows and kernel memory of each map, which stay as they were made.
     sizes: BTreeMap<&'static str, (u64, u64)>,
 }
@@ -55,10 +58,11 @@ impl Readers {
             mlocks.then(|| maps.mapped("mlocks", records::MLOCK_SYSCALLS as usize)).transpose()?;
         let history = maps.get("history_use").is_some();
         let history = history.then(|| maps.mapped("history_use", 1)).transpose()?;
+        let places = maps.get(placement::ROWS).is_some();
         let told = TOLD.into_iter().filter(|map| maps.get(map).is_some());
         let sizes = told.map(|map| Ok((map, size(maps, map)?)));
         let sizes = sizes.collect::<Result<_, EventsError>>()?;
-        Ok(Self { walks, lost, mlocks, history, sizes })
+        Ok(Self { walks, lost, mlocks, history, places, sizes })
     }
 
     /// All rows of a map that is read whole; none of one that nothing that is loaded has.
@@ -70,6 +74,14 @@ impl Readers {
         map: &'static str,
     ) -> Result<Vec<(K, V)>, EventsError> {
         if self.sizes.contains_key(map) { self.walks.read(map) } else { Ok(Vec::new()) }
+    }
+
+    /// On what MRs lie; None where that is not looked at.
+    ///
+    /// # Errors
+    /// The kernel refuses the walk, or ends it halfway.
+    pub fn placements(&mut self) -> Result<Option<Vec<(u64, records::placement)>>, EventsError> {
+        self.places.then(|| self.walks.read(placement::ROWS)).transpose()
     }
 
     /// Deletes rows of processes.

@@ -46,6 +46,10 @@ unsafe impl Record for mlock_totals {}
 unsafe impl Record for mlock_choice {}
 // SAFETY: as above.
 unsafe impl Record for history_use {}
+// SAFETY: as above.
+unsafe impl Record for placement {}
+// SAFETY: as above.
+unsafe impl Record for placement_choice {}
 // SAFETY: any bytes are an integer.
 unsafe impl Record for u32 {}
 // SAFETY: any bytes are an integer.

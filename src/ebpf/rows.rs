@@ -158,7 +158,7 @@ mod tests {
             let name = program.name().to_string_lossy().into_owned();
             written.insert(name.strip_prefix(PREFIX).unwrap().to_owned(), sizes);
         }
-        assert_eq!(written.len(), 8);
+        assert_eq!(written.len(), 9);
         for stem in STEMS {
             let object = ObjectBuilder::default().open_memory(stem.object).unwrap();
             for map in object.maps() {

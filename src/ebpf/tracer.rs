@@ -9,7 +9,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::host::{self, Host, Modules, Processes, Rights};
 use crate::model::{
-    AttachMode, EbpfOptions, HookState, LostUpdates, Mlocks, Pin, ProcessKey, Snapshot, text,
+    AttachMode, EbpfOptions, HookState, LostUpdates, Mlocks, Pin, Placed, ProcessKey, Snapshot,
+    text,
 };
 
 use super::attach::{one_line, os_error};
@@ -20,6 +21,7 @@ use super::events::{EventsError, KernelEvents};
 use super::facts::{FieldOffsets, KernelFacts, loads};
 use super::load::history_sets;
 use super::maps::SharedMaps;
+use super::placement::{self, NotWalked};
 use super::readers::{Readers, TOLD};
 use super::records::{self, Record};
 use super::watch::{Settled, Watch};
@@ -67,6 +69,9 @@ impl Tracer {
         let facts = rights.with(|| KernelFacts::gather(&host, None));
         if options.attach == AttachMode::Fentry {
             explain_kprobes(&facts);
+        }
+        if let Err(NotWalked::Because(why)) = placement::choose(&facts, options) {
+            tracing::info!("the pages of MRs are not looked at as they are registered: {why}");
         }
         let mut tracer = Self {
             watch: Watch::new(host.clone(), options.clone()),
@@ -251,6 +256,16 @@ impl Tracer {
         Ok(rows.iter().filter_map(pin).collect())
     }
 
+    /// On what each MR lies.
+    fn read_placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
+        if !placement::is_walked(&self.settings) {
+            return Ok(None);
+        }
+        let Some(readers) = &mut self.readers else { return Ok(None) };
+        let placed = |(umem, row): &_| (*umem, placement::placed(row));
+        Ok(readers.placements()?.map(|rows| rows.iter().map(placed).collect()))
+    }
+
     /// Removes calls whose thread ended before a return probe saw them end.
     fn give_up_calls(&mut self, calls: &mut Vec<(u64, records::call)>, now_ns: u64) {
         let processes = Processes::of(&self.host);
@@ -364,6 +379,11 @@ impl KernelEvents for Tracer {
         reading.with(|| self.read_pins())
     }
 
+    fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
+        let reading = self.reading;
+        reading.with(|| self.read_placements())
+    }
+
     fn forget(&mut self, gone: &[ProcessKey]) {
         let key = |gone: &ProcessKey| records::process_key {
             start_boottime_ns: gone.start_ns,
@@ -415,6 +435,8 @@ fn settings(offsets: &FieldOffsets, history_sets: u32) -> records::settings {
         attrs_context_offset: known(offsets.attrs_context),
         context_device_offset: known(offsets.context_device),
         history_sets,
+        umem_list_offset: known(offsets.umem_list),
+        umem_entries_offset: known(offsets.umem_entries),
         unused: 0,
     }
 }

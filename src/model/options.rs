@@ -35,6 +35,8 @@ pub struct EbpfOptions {
     pub max_processes: u32,
     /// Deregistered MRs that are remembered, so that one that comes back is known.
     pub history: u32,
+    /// Looks at the pages of each MR as it is made.
+    pub placement: bool,
     /// Gives up the right to attach again once all is attached.
     pub permanent_drop: bool,
     pub watched: Watched,
@@ -95,6 +97,7 @@ impl Default for EbpfOptions {
             max_pins: 131_072,
             max_processes: 8192,
             history: 65_536,
+            placement: true,
             permanent_drop: false,
             watched: Watched::default(),
         }

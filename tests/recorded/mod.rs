@@ -4,7 +4,7 @@
 
 pub mod resources;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use mrscope::collector::{CollectError, CountsTlb, ListsTasks, Openers, Probes};
@@ -12,7 +12,7 @@ use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
     AddressRange, Attach, Cause, Counting, DeviceLimit, DeviceTotals, Failure, HookState, InFlight,
     LastFailure, LostUpdates, MadeBy, MapUse, Measured, Memory, MlockCall, MlockTotals, Mlocks,
-    MrKind, Pin, PinUse, PortFigures, ProbeFigures, ProbeRun, Process, ProcessCounters,
+    MrKind, Pin, PinUse, Placed, PortFigures, ProbeFigures, ProbeRun, Process, ProcessCounters,
     ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode,
     TlbProcess, TlbRole, Trouble,
 };
@@ -122,6 +122,10 @@ impl KernelEvents for Recorded {
 
     fn pins(&mut self) -> Result<Vec<Pin>, EventsError> {
         Ok(self.0.processes.iter().flat_map(pins).collect())
+    }
+
+    fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
+        Ok(None)
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}
