@@ -18,7 +18,7 @@ lint    cargo clippy --release --locked --manifest-path tests/lab/riscv64/Cargo.
 lint    shellcheck -x scripts/*.sh tests/fixtures/*.sh tests/lab/*.sh tests/lab/*/*.sh .ci/run
 unit    cargo test --release --locked --lib --bins
 page    cargo test --release --locked --test house --test page --test engine --test accounts --test probing --test dashboards --test memory --test limits
-host    cargo test --release --locked --test cli --test host --test tasks --test locks --test counters --test nldev --test stale --test hugepages --test prometheus --test write_probe
+host    cargo test --release --locked --test cli --test host --test tasks --test placement --test locks --test counters --test nldev --test stale --test hugepages --test prometheus --test write_probe
 tlb     cargo test --release --locked --test riscv64
 lab     cargo test --release --locked --test lab
 '

@@ -1,10 +1,13 @@
 //! Collector `placement`: where registered memory lies, and how much of it is distinct.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::ledger::Shown;
-use crate::metrics::{Page, placement};
-use crate::model::ProcessKey;
+use crate::ledger::distinct::{Distinct, Tick};
+use crate::ledger::layout::{Holding, Layout, Method, Scatter};
+use crate::metrics::{Page, PageError, placement};
+use crate::model::{Labels, Place, ProcessKey};
 
 use super::{CollectError, Collector, Scene, SourceTimes};
 
@@ -22,27 +25,97 @@ impl Collector for Placement {
     fn collect(&mut self, scene: &Scene<'_>, page: &mut Page) -> Result<(), CollectError> {
         let places = scene.places.map_err(Clone::clone)?;
         page.number(&placement::READ, &[], places.at)?;
-        let distinct = &places.distinct;
-        page.number(&placement::DISTINCT, &[], distinct.bytes as f64)?;
-        let mut others = distinct.bytes;
-        for shown in &scene.view.shown {
-            let of_members = shown.members.iter().map(ProcessKey::tick);
-            let known = of_members.filter_map(|tick| distinct.of_process.get(&tick));
-            if let Some(bytes) = known.copied().reduce(u64::saturating_add).or_else(|| none(shown))
-            {
-                // Two with one pid and tick can't be: what is shown is a part of all.
-                others = others.saturating_sub(bytes);
-                page.process_number(
-                    &placement::PROCESS_DISTINCT,
-                    &shown.labels,
-                    None,
-                    bytes as f64,
-                )?;
-            }
+        distinct(&places.distinct, scene, page)?;
+        if let Some(layout) = &places.layout {
+            devices(layout, page)?;
+            processes(layout, scene, page)?;
         }
-        page.process_number(&placement::PROCESS_DISTINCT, scene.others, None, others as f64)?;
-        Ok(())
+        match &places.trouble {
+            Some(why) => Err(why.clone()),
+            None => Ok(()),
+        }
     }
+}
+
+fn distinct(all: &Distinct, scene: &Scene<'_>, page: &mut Page) -> Result<(), PageError> {
+    page.number(&placement::DISTINCT, &[], all.bytes as f64)?;
+    let mut others = all.bytes;
+    for shown in &scene.view.shown {
+        let known = members(shown).filter_map(|tick| all.of_process.get(&tick));
+        let Some(bytes) = known.copied().reduce(u64::saturating_add).or_else(|| none(shown)) else {
+            continue;
+        };
+        others = others.saturating_sub(bytes);
+        let labels = &shown.labels;
+        page.process_number(&placement::PROCESS_DISTINCT, labels, None, bytes as f64)?;
+    }
+    page.process_number(&placement::PROCESS_DISTINCT, scene.others, None, others as f64)
+}
+
+fn devices(layout: &Layout, page: &mut Page) -> Result<(), PageError> {
+    for (device, holding) in &layout.of_device {
+        for (place, bytes) in holding.placement.iter() {
+            let [size, node] = words(place);
+            page.number(&placement::PLACED, &[device, &size, &node], bytes as f64)?;
+        }
+        let Scatter { entries, bytes } = holding.scatter;
+        page.number(&placement::SCATTER_ENTRIES, &[device], entries as f64)?;
+        page.number(&placement::SCATTER_BYTES, &[device], bytes as f64)?;
+    }
+    for (method, bytes) in Method::ALL.iter().zip(layout.by_method) {
+        page.number(&placement::BY_METHOD, &[method.label()], bytes as f64)?;
+    }
+    Ok(())
+}
+
+fn processes(layout: &Layout, scene: &Scene<'_>, page: &mut Page) -> Result<(), PageError> {
+    let mut others: BTreeMap<Place, u64> = layout.all.placement.iter().collect();
+    let mut scattered = layout.all.scatter;
+    for shown in &scene.view.shown {
+        let known: Vec<&Holding> =
+            members(shown).filter_map(|tick| layout.of_process.get(&tick)).collect();
+        let mut holding = Holding::default();
+        known.iter().for_each(|of_one| holding.merge(of_one));
+        if known.is_empty() && none(shown).is_none() {
+            continue;
+        }
+        for (place, bytes) in holding.placement.iter() {
+            let rest = others.entry(place).or_default();
+            *rest = rest.saturating_sub(bytes);
+        }
+        scattered.entries = scattered.entries.saturating_sub(holding.scatter.entries);
+        scattered.bytes = scattered.bytes.saturating_sub(holding.scatter.bytes);
+        process(&shown.labels, holding.placement.iter(), holding.scatter, page)?;
+    }
+    process(scene.others, others.into_iter(), scattered, page)
+}
+
+fn process(
+    labels: &Labels,
+    places: impl Iterator<Item = (Place, u64)>,
+    scatter: Scatter,
+    page: &mut Page,
+) -> Result<(), PageError> {
+    for (place, bytes) in places {
+        let words = words(place);
+        page.process_number_at(&placement::PROCESS_PLACED, labels, words, bytes as f64)?;
+    }
+    let Scatter { entries, bytes } = scatter;
+    page.process_number(&placement::PROCESS_SCATTER_ENTRIES, labels, None, entries as f64)?;
+    page.process_number(&placement::PROCESS_SCATTER_BYTES, labels, None, bytes as f64)
+}
+
+/// Values of `page_size` and `numa_node`.
+fn words(place: Place) -> [String; 2] {
+    let unknown = || "unknown".to_owned();
+    [
+        place.page_bytes.map_or_else(unknown, |bytes| bytes.to_string()),
+        place.node.map_or_else(unknown, |node| node.to_string()),
+    ]
+}
+
+fn members(shown: &Shown) -> impl Iterator<Item = Tick> + '_ {
+    shown.members.iter().map(ProcessKey::tick)
 }
 
 /// What a series holds of which nothing was read: nothing, unless it is newer than the reading.

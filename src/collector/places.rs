@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::host::{self, Rights};
 use crate::ledger::distinct::Distinct;
+use crate::ledger::layout::{Known, Layout};
 use crate::model::{Found, PlacementOptions};
 use crate::nldev::pace::{PERCENT, Pace};
 
@@ -29,6 +30,10 @@ pub struct Places {
     /// When that was, in seconds since the epoch.
     pub at: f64,
     pub distinct: Distinct,
+    /// None where nothing looks at the pages of MRs.
+    pub layout: Option<Layout>,
+    /// Why a part of it is missing.
+    pub trouble: Option<CollectError>,
 }
 
 pub type PlacesSource = Source<PlacesAsk, Arc<Places>>;
@@ -88,6 +93,8 @@ impl Reader {
         Ok(Places {
             at: since.unwrap_or_default().as_secs_f64(),
             distinct: Distinct::of(&pins, &ask.found, host::page_bytes()),
+            layout: Some(Layout::of(&pins, &Known::new(), &ask.found)),
+            trouble: None,
         })
     }
 }

@@ -4,7 +4,7 @@
 use rustix::process::{Resource, geteuid, getrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-use super::{Host, hides_processes};
+use super::{Host, Lack, hides_processes};
 
 /// From here on perf events of the whole host need CAP_SYS_ADMIN: a level of Debian's and Ubuntu's
 /// kernels, and Debian's default.
@@ -33,6 +33,19 @@ impl Rights {
     pub const COUNTING: Self = Self(
         CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN).union(CapabilitySet::SYS_PTRACE),
     );
+
+    /// All that looking at the pages of any process may need: to be shown its memory, to be told its
+    /// page frames, and to open files of other users.
+    pub const SAMPLING: Self = Self(
+        CapabilitySet::SYS_PTRACE
+            .union(CapabilitySet::SYS_ADMIN)
+            .union(CapabilitySet::DAC_READ_SEARCH)
+            .union(CapabilitySet::DAC_OVERRIDE),
+    );
+
+    /// Page frames are zero for who opened pagemap without.
+    pub(super) const LACK_OF_FRAMES: Lack =
+        Lack::Rights { what: "reading page frames", capabilities: "CAP_SYS_ADMIN" };
 
     /// What the calling thread has in effect.
     #[must_use]
@@ -115,6 +128,47 @@ impl Rights {
         }
         let rights = Self(self.0.intersection(needed));
         if in_processes { rights.and(self.for_processes(host)) } else { rights }
+    }
+
+    /// Of these, what looking at pages takes: of the two that open any file the lesser.
+    #[must_use]
+    pub fn for_sampling(self) -> Self {
+        let mut rights = self.0.intersection(Self::SAMPLING.0);
+        if rights.contains(CapabilitySet::DAC_READ_SEARCH) {
+            rights.remove(CapabilitySet::DAC_OVERRIDE);
+        }
+        Self(rights)
+    }
+
+    fn opens_any_file(self) -> bool {
+        self.0.intersects(CapabilitySet::DAC_READ_SEARCH | CapabilitySet::DAC_OVERRIDE)
+    }
+
+    /// What these lack to open another process's pagemap: it is its user's alone, and the kernel
+    /// asks besides whether it may be traced. None if it is not capabilities.
+    pub(super) fn lack_of_pagemap(self) -> Option<Lack> {
+        let capabilities = match (self.shows_processes(), self.opens_any_file()) {
+            (true, true) => return None,
+            (true, false) => "CAP_DAC_READ_SEARCH",
+            (false, true) => "CAP_SYS_PTRACE",
+            (false, false) => "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
+        };
+        Some(Lack::Rights { what: "opening /proc/PID/pagemap", capabilities })
+    }
+
+    /// What these lack to open /proc/kpageflags, which is root's. None if it is not capabilities.
+    pub(super) fn lack_of_flags(self) -> Option<Lack> {
+        let capabilities = "CAP_DAC_READ_SEARCH";
+        let lack = Lack::Rights { what: "opening /proc/kpageflags", capabilities };
+        (!geteuid().is_root() && !self.opens_any_file()).then_some(lack)
+    }
+
+    /// What these lack to be told the nodes of another process's pages. None if it is not
+    /// capabilities.
+    pub(super) fn lack_of_nodes(self) -> Option<Lack> {
+        let lack =
+            Lack::Rights { what: "move_pages of other processes", capabilities: "CAP_SYS_PTRACE" };
+        (!self.shows_processes()).then_some(lack)
     }
 
     /// What these lack for counters on this host, with the reason. None if it is not capabilities.

@@ -3,6 +3,7 @@
 //! and no counter here ever falls.
 
 pub mod distinct;
+pub mod layout;
 mod member;
 pub mod reconcile;
 mod slots;

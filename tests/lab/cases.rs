@@ -30,6 +30,7 @@ mod programs;
 mod random;
 mod repeats;
 mod rereg;
+mod sampled;
 mod stall;
 mod vendor;
 mod who;
@@ -94,6 +95,7 @@ pub const MORE: &[&[OnceCase]] = &[
     held::CASES,
     repeats::CASES,
     rereg::CASES,
+    sampled::CASES,
     stall::CASES,
     random::CASES,
     late::CASES,

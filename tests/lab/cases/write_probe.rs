@@ -61,7 +61,7 @@ fn transparent_page() -> Result<f64, String> {
 }
 
 /// Pages with their bytes, and the node, for every kind that the guest has.
-fn kinds() -> Result<Vec<(&'static str, f64, u32)>, String> {
+pub fn kinds() -> Result<Vec<(&'static str, f64, u32)>, String> {
     let (base, transparent) = (rustix::param::page_size() as f64, transparent_page()?);
     let mut kinds = Vec::new();
     for node in 0..NODES {
@@ -79,7 +79,7 @@ pub fn nothing_is_held(free: &[(u32, &str, f64)]) -> Outcome {
 }
 
 /// The address of the largest mapping, the kernel's page size of it, and the nodes of its pages.
-fn largest_mapping(pid: u32) -> Result<(String, f64, Vec<u32>), String> {
+pub fn largest_mapping(pid: u32) -> Result<(String, f64, Vec<u32>), String> {
     let text = read(&format!("/proc/{pid}/numa_maps"))?;
     let mapping = |line: &str| {
         let mut words = line.split(' ');
@@ -101,7 +101,7 @@ fn largest_mapping(pid: u32) -> Result<(String, f64, Vec<u32>), String> {
 }
 
 /// Bytes of transparent hugepages in the mapping at that address.
-fn transparent_bytes(pid: u32, address: &str) -> Result<f64, String> {
+pub fn transparent_bytes(pid: u32, address: &str) -> Result<f64, String> {
     let text = read(&format!("/proc/{pid}/smaps"))?;
     let start = format!("{}-", address.trim_start_matches('0'));
     let mut lines = text.lines().skip_while(|line| !line.starts_with(&start));
