@@ -22,6 +22,7 @@ mod memlock;
 mod memory;
 mod nldev;
 mod paths;
+mod placement;
 mod privilege;
 mod probing;
 mod probing_faults;
@@ -98,6 +99,7 @@ pub const MORE: &[&[OnceCase]] = &[
     stall::CASES,
     random::CASES,
     late::CASES,
+    placement::CASES,
     who::CASES,
 ];
 

@@ -100,7 +100,8 @@ static const struct key {
     {"offset", OFFSET, offsetof(struct options, offset), 0, 1ull << 44, NULL,
      "a number from 0 to 16384G, with an optional suffix K, M or G"},
     {"pages", PAGES, offsetof(struct options, pages), 0, 0, pages_words, "4k, thp, 2m, 1g or peer"},
-    {"touch", TOUCH, offsetof(struct options, touch), 0, 1, NULL, "0 or 1"},
+    {"touch", TOUCH, offsetof(struct options, touch), 0, TOUCH_BACKWARDS, NULL,
+     "0, 1, or 2 for from the end to the start"},
     {"access", ACCESS, offsetof(struct options, access), 0, 0, access_words,
      "local, remote, remote_only or odp"},
     {"threads", THREADS, offsetof(struct options, threads), 1, 4096, NULL,
@@ -147,14 +148,14 @@ static const struct verb {
 	void (*run)(const char *op, const struct options *options);
 	unsigned int allowed, required;
 } verbs[] = {
-    {"reg", run_reg, COUNT | BUFFER | TOUCH | THREADS, 0},
+    {"reg", run_reg, COUNT | BUFFER | TOUCH | THREADS | NODE, 0},
     {"thread", run_thread, COUNT | BUFFER | TOUCH, 0},
     {"dereg", run_dereg, COUNT, COUNT},
     {"churn", run_churn, BUFFER | TOUCH | THREADS | ROUNDS | SECONDS | MAPPERS, 0},
     {"cycle", run_cycle, COUNT | BUFFER | TOUCH | ROUNDS, 0},
     {"spread", run_spread, BUFFER | TOUCH | ROUNDS, 0},
     {"overlay", run_overlay, COUNT | SIZE | OFFSET | ACCESS | SHARE, 0},
-    {"pairs", run_pairs, BUFFER | ROUNDS | WARMUP, 0},
+    {"pairs", run_pairs, BUFFER | TOUCH | ROUNDS | WARMUP, 0},
     {"fail", run_fail, HOW | SIZE | COUNT | ACCESS, HOW},
     {"rereg", run_rereg, FLAGS | VIA | BUFFER | TOUCH | HOW, FLAGS},
     {"rawreg", run_rawreg, BY | COUNT | SIZE, BY},

@@ -34,6 +34,8 @@
 
 /* PAGES_PEER: none of the host's; a mapping of the vendor module's device. */
 enum pages { PAGES_4K, PAGES_THP, PAGES_2M, PAGES_1G, PAGES_PEER };
+/* Backwards, pages that are neighbours in memory are none in the buffer. */
+enum touch { TOUCH_NONE, TOUCH_FORWARDS, TOUCH_BACKWARDS };
 enum via { VIA_LIBRARY, VIA_KERNEL };
 enum by { BY_WRITE, BY_IOCTL };
 /* CALL_EACH: all of them, one after another. */
@@ -63,7 +65,7 @@ struct options {
 	uint64_t size;	 /* bytes of one MR */
 	uint64_t offset; /* bytes from the page-aligned start of the MR's buffer to the MR */
 	uint64_t pages;	 /* enum pages */
-	uint64_t touch;
+	uint64_t touch;	 /* enum touch */
 	uint64_t access; /* IBV_ACCESS_* */
 	uint64_t threads;
 	uint64_t rounds; /* UNBOUNDED: until seconds are over */
@@ -183,9 +185,12 @@ struct team_thread {
 
 uint64_t now_ns(void);
 struct self_status read_self(void);
-bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t count, bool touch);
+bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t count,
+	       enum touch touch);
 char *slot_at(const struct slots *slots, uint64_t index);
 void touch_bytes(char *start, uint64_t bytes);
+/* Where the calling thread's pages come from: this node alone, or any; 0 or -1 with errno. */
+int take_pages_from(const uint64_t *node);
 void unmap(void *start, uint64_t bytes); /* ends the process if it fails */
 /* Starts every thread or none; on failure returns the error number. */
 int team_start(struct team_thread *threads, size_t count, struct gate *gate);

@@ -182,7 +182,8 @@ void run_pairs(const char *op, const struct options *options)
 		reply_error(op, ENOMEM, "no memory for the times");
 		goto out;
 	}
-	if (!slots_map(&slots, options->pages, options->offset + options->size, 1, true)) {
+	if (!slots_map(&slots, options->pages, options->offset + options->size, 1,
+		       options->touch)) {
 		reply_error(op, errno, "the buffer could not be mapped");
 		goto out;
 	}

@@ -277,6 +277,7 @@ static void register_and_keep(const char *op, const struct options *options, boo
 	struct tally tally = {0};
 	struct ibv_mr **mrs;
 	struct slots slots;
+	bool mapped;
 	pid_t tid = 0;
 	int error;
 
@@ -290,8 +291,12 @@ static void register_and_keep(const char *op, const struct options *options, boo
 		free(mrs);
 		return;
 	}
-	if (!slots_map(&slots, options->pages, options->offset + options->size, options->count,
-		       options->touch)) {
+	mapped = (!options->node_given || !take_pages_from(&options->node)) &&
+		 slots_map(&slots, options->pages, options->offset + options->size, options->count,
+			   options->touch);
+	if (options->node_given && take_pages_from(NULL))
+		die("set_mempolicy");
+	if (!mapped) {
 		reply_error(op, errno, "the buffers could not be mapped");
 		free(mrs);
 		return;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <inttypes.h>
+#include <linux/mempolicy.h>
 #include <linux/mman.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,6 +88,21 @@ void touch_bytes(char *start, uint64_t bytes)
 		((volatile char *)start)[at] = 1;
 }
 
+static void touch_backwards(char *start, uint64_t bytes)
+{
+	for (uint64_t at = bytes; at; at -= BASE_PAGE_BYTES)
+		((volatile char *)start)[at - BASE_PAGE_BYTES] = 1;
+}
+
+int take_pages_from(const uint64_t *node)
+{
+	unsigned long nodes = node ? 1ul << *node : 0;
+
+	if (!node)
+		return (int)syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0);
+	return (int)syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 8 * sizeof(nodes));
+}
+
 void unmap(void *start, uint64_t bytes)
 {
 	if (bytes && munmap(start, bytes))
@@ -119,7 +136,8 @@ static char *map_peer(uint64_t bytes)
 	return start;
 }
 
-bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t count, bool touch)
+bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t count,
+	       enum touch touch)
 {
 	static const int huge_flags[] = {
 	    [PAGES_2M] = MAP_HUGETLB | MAP_HUGE_2MB, [PAGES_1G] = MAP_HUGETLB | MAP_HUGE_1GB};
@@ -156,7 +174,9 @@ bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t c
 		errno = error;
 		return false;
 	}
-	if (touch || pages == PAGES_THP)
+	if (touch == TOUCH_BACKWARDS)
+		touch_backwards(slots->base, all);
+	else if (touch || pages == PAGES_THP)
 		touch_bytes(slots->base, all);
 	return true;
 }

@@ -67,7 +67,7 @@ fn a_buffer_on_four_devices_is_accounted_four_times_and_distinct_once() -> Outco
     equal("its own", page.or_zero(&series(workload.pid)), 64.0 * MIB)?;
     let accounted = of_process("active_bytes", workload.pid);
     equal("accounted", page.or_zero(&accounted), 256.0 * MIB)?;
-    equal("VmPin", status_bytes(workload.pid, "VmPin")? as f64, 256.0 * MIB)?;
+    equal("VmPin", vm_pin(workload.pid)?, 256.0 * MIB)?;
     // What it ends with is gone from its series at once, and from the host's sum with a reading.
     let pid = workload.pid;
     workload.kill()?;
