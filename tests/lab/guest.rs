@@ -91,7 +91,7 @@ impl Selection {
             chosen.shared.extend(cases::SHARED.iter().filter(|c| wanted(c.0)).map(|c| (mode, c)));
             chosen.own.extend(cases::OWN.iter().filter(|c| wanted(c.0)).map(|c| (mode, c)));
         }
-        let once = cases::ONCE.iter().chain(cases::MORE.into_iter().flatten());
+        let once = cases::ONCE.iter().chain(cases::MORE.iter().copied().flatten());
         chosen.once.extend(once.filter(|c| wanted(c.0)));
         chosen.kernel.extend(cases::KERNEL.iter().map(|c| (Mode::Auto, c)));
         if no_trampolines {
