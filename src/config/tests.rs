@@ -116,7 +116,10 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest() {
             "m.yaml:1: unknown key \"web.listen_address\", expected one of listen_addresses, \
              telemetry_path; did you mean \"listen_addresses\"?",
         ),
-        ("mr:\n  max: 1\n", "m.yaml:2: unknown key \"mr.max\", expected one of enabled"),
+        (
+            "hugepages:\n  max: 1\n",
+            "m.yaml:2: unknown key \"hugepages.max\", expected one of enabled",
+        ),
         (
             "1: 2",
             "m.yaml:1: unknown key \"1\", expected one of web, log, path, ebpf, capabilities, mr, \
