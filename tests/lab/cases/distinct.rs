@@ -4,7 +4,7 @@ use super::devices::{add_device, run};
 use crate::cases::*;
 use crate::exporter::{Exporter, wait_for};
 use crate::page::Page;
-use crate::workload::{Workload, number};
+use crate::workload::{Workload, number, vm_pin};
 
 pub const CASES: &[OnceCase] = &[
     (
