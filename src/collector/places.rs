@@ -2,6 +2,8 @@
 //! how much of their memory is distinct and where it lies. No page waits for it.
 
 mod sampling;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -54,13 +56,7 @@ pub fn places(
     Source::start("placement", rights, move || {
         let begun = Instant::now();
         let pages = if options.pages { Pages::Asked(host) } else { Pages::Off };
-        let mut reader = Reader {
-            pins,
-            pages,
-            pace: Pace::new(options.interval, PERCENT),
-            since_ns: None,
-            last: Err(CollectError::NoData("no registrations are watched".to_owned())),
-        };
+        let mut reader = Reader::new(pins, pages, options.interval);
         move |ask: PlacesAsk| Some(reader.read(&ask, &|| begun.elapsed()))
     })
 }
@@ -86,6 +82,11 @@ struct Reader {
 }
 
 impl Reader {
+    fn new(pins: Teller<EventsAsk>, pages: Pages, interval: Duration) -> Self {
+        let last = Err(CollectError::NoData("no registrations are watched".to_owned()));
+        Self { pins, pages, pace: Pace::new(interval, PERCENT), since_ns: None, last }
+    }
+
     fn read(
         &mut self,
         ask: &PlacesAsk,

@@ -36,7 +36,7 @@ pub fn run() -> Result<(), String> {
 
 fn measure(placement: &bool) -> Result<Vec<f64>, String> {
     const FILE: &str = "/run/mrscope-bench.yaml";
-    let text = format!("mr: {{placement: {placement}}}\n");
+    let text = format!("placement: {{pages: {placement}}}\n");
     fs::write(FILE, text).map_err(|error| format!("{FILE}: {error}"))?;
     let exporter = Exporter::start(&["--config.file", FILE])?;
     let mut workload = Workload::start()?;
