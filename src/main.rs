@@ -211,7 +211,8 @@ fn openers(config: &Config) -> Openers {
         mr: config.enabled("mr"),
         mlock: config.enabled("mlock").then_some(config.mlock),
     };
-    let ebpf = EbpfOptions { watched, ..config.ebpf.clone() };
+    let placement = config.enabled("placement") && config.placement.pages;
+    let ebpf = EbpfOptions { watched, placement, ..config.ebpf.clone() };
     let mut write_probe = config.write_probe.clone();
     write_probe.exclude.0.extend(config.devices.exclude.0.iter().cloned());
     let (tlb, permanent_drop) = (config.tlb.clone(), config.ebpf.permanent_drop);

@@ -112,10 +112,23 @@ fn no_thread_has_a_right_in_effect_and_few_keep_any() {
         match thread.as_str() {
             "events" => assert_ne!(*permitted, 0, "{threads:?}"),
             "processes" if by_proc => assert_eq!(*permitted, SYS_PTRACE, "{threads:?}"),
+            // To name the programs of others.
+            "pages" => assert_eq!(*permitted, SYS_PTRACE, "{threads:?}"),
             // Where the CPUs have none nothing is kept to open counters.
             "tlb" if has_counters() => assert_eq!(permitted & !COUNTING, 0, "{threads:?}"),
             _ => assert_eq!(*permitted, 0, "{thread} of {threads:?}"),
         }
+    }
+}
+
+#[test]
+fn no_right_is_kept_to_name_programs_that_are_not_shown() {
+    for flags in [&["--process.labels", "comm"][..], &["--no-collector.process"]] {
+        let served = Served::start(flags);
+        served.get("/metrics");
+        let threads = capabilities(served.pid());
+        let pages: Vec<_> = threads.iter().filter(|(thread, ..)| thread == "pages").collect();
+        assert_eq!(pages, [&("pages".to_owned(), 0, 0)], "{flags:?}: {threads:?}");
     }
 }
 

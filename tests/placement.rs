@@ -7,11 +7,18 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard};
 
 use mrscope::host::{Host, Lack, Processes, Rights, Sampled, Sampler, memory_nodes};
 use mrscope::model::{Place, Placement, ProcessKey};
 
 const MIB: u64 = 1 << 20;
+
+/// One test at a time: a child that one forks shares the pages of another, which so come apart.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
 
 fn base() -> u64 {
     rustix::param::page_size() as u64
@@ -171,6 +178,7 @@ fn only(placement: &Placement) -> Place {
 
 #[test]
 fn base_pages_are_told_and_what_is_not_there_is_not() {
+    let _alone = alone();
     let memory = Memory::map(16 * MIB, 0).unwrap();
     memory.advise(0, memory.bytes, libc::MADV_NOHUGEPAGE);
     assert_eq!(only(&memory.is_told()), Place::default());
@@ -184,6 +192,7 @@ fn base_pages_are_told_and_what_is_not_there_is_not() {
 /// Each has two samples or more, so whatever became huge is exactly told.
 #[test]
 fn transparent_hugepages_are_told_from_base_pages_beside_them() {
+    let _alone = alone();
     let huge = transparent().unwrap_or(base());
     let memory = Memory::map(32 * huge, 0).unwrap();
     memory.advise(0, 16 * huge, libc::MADV_HUGEPAGE);
@@ -195,6 +204,7 @@ fn transparent_hugepages_are_told_from_base_pages_beside_them() {
 /// A huge page of which the process has lost a part is still one, though no smaps counts it.
 #[test]
 fn a_transparent_hugepage_that_is_mapped_by_base_pages_is_huge() {
+    let _alone = alone();
     let huge = transparent().unwrap_or(base());
     let memory = Memory::map(8 * huge, 0).unwrap();
     memory.advise(0, memory.bytes, libc::MADV_HUGEPAGE);
@@ -212,6 +222,7 @@ fn a_transparent_hugepage_that_is_mapped_by_base_pages_is_huge() {
 /// Of each size whose pool has a free page; where it has none there is nothing to tell.
 #[test]
 fn pages_of_hugetlbfs_are_told_by_their_size() {
+    let _alone = alone();
     let nodes = memory_nodes(&Host::live()).unwrap();
     for entry in fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
         let name = entry.file_name().into_string().unwrap();
@@ -232,6 +243,7 @@ fn pages_of_hugetlbfs_are_told_by_their_size() {
 
 #[test]
 fn ranges_are_told_one_by_one_on_their_whole_pages() {
+    let _alone = alone();
     let memory = Memory::map(4 * MIB, 0).unwrap();
     memory.touch(0, 2 * MIB);
     let within = (memory.start + base() - 1, 2);
@@ -269,6 +281,7 @@ impl Drop for Other {
 
 #[test]
 fn a_process_that_has_ended_or_whose_pid_is_another_s_has_none() {
+    let _alone = alone();
     let mut other = Other::of_user(0);
     let (key, stack) = (key_of(other.0.id()), other.stack());
     let sampler = sampler(Rights::in_effect().for_sampling());
@@ -326,6 +339,7 @@ impl Drop for Leaderless {
 
 #[test]
 fn a_process_whose_leader_ended_is_asked_by_another_thread() {
+    let _alone = alone();
     let memory = Memory::map(MIB, 0).unwrap();
     memory.touch(0, memory.bytes);
     let child = Leaderless::start();
@@ -337,11 +351,16 @@ fn a_process_whose_leader_ended_is_asked_by_another_thread() {
 }
 
 /// What of sizes and nodes is told of a process of that user to a thread that keeps so much, and
-/// what is said of the rest.
-fn told_to(rights: Rights, uid: u32) -> ([bool; 2], [Option<String>; 2]) {
+/// what is said of the rest. The thread is of the first user, the process of the second.
+fn told_to(rights: Rights, [own, uid]: [u32; 2]) -> ([bool; 2], [Option<String>; 2]) {
     let other = Other::of_user(uid);
     let (key, stack) = (key_of(other.0.id()), other.stack());
     let thread = std::thread::spawn(move || {
+        // SAFETY: changes the user of this thread alone, which keeps what it may do.
+        unsafe {
+            libc::prctl(libc::PR_SET_KEEPCAPS, 1);
+            assert_eq!(libc::syscall(libc::SYS_setresuid, own, own, own), 0);
+        }
         let kept = rights.keep().unwrap();
         assert_eq!(kept, rights, "the test has all capabilities that it gives up");
         sampler(kept).sample(key, &[stack]).unwrap()
@@ -354,30 +373,35 @@ fn told_to(rights: Rights, uid: u32) -> ([bool; 2], [Option<String>; 2]) {
 
 #[test]
 fn what_capabilities_are_lacking_for_is_said() {
+    let _alone = alone();
     const FRAMES: &str = "reading page frames takes CAP_SYS_ADMIN";
     const FILE: &str = "opening /proc/PID/pagemap takes CAP_DAC_READ_SEARCH";
     const BOTH: &str = "opening /proc/PID/pagemap takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH";
+    const FLAGS: &str = "opening /proc/kpageflags takes CAP_DAC_READ_SEARCH";
     const NODES: &str = "move_pages of other processes takes CAP_SYS_PTRACE";
     let said = |why: Option<&str>| why.map(str::to_owned);
     let all = Rights::SAMPLING.for_sampling();
     let no_files = Rights::SAMPLING.only(Rights::COUNTING);
-    let nobody = 65534;
-    for (rights, uid, told, no_sizes, no_nodes) in [
-        (all, 0, [true, true], None, None),
-        (all, nobody, [true, true], None, None),
-        (no_files, 0, [true, true], None, None),
-        (no_files, nobody, [false, true], Some(FILE), None),
-        (Rights::PROCESSES, 0, [false, true], Some(FRAMES), None),
-        (Rights::PROCESSES, nobody, [false, true], Some(FILE), None),
-        (Rights::NONE, 0, [false, false], Some(BOTH), Some(NODES)),
+    let (root, nobody) = (0, 65534);
+    for (rights, users, told, no_sizes, no_nodes) in [
+        (all, [root, root], [true, true], None, None),
+        (all, [root, nobody], [true, true], None, None),
+        (all, [nobody, root], [true, true], None, None),
+        (no_files, [root, root], [true, true], None, None),
+        (no_files, [root, nobody], [false, true], Some(FILE), None),
+        (no_files, [nobody, nobody], [false, true], Some(FLAGS), None),
+        (Rights::PROCESSES, [root, root], [false, true], Some(FRAMES), None),
+        (Rights::PROCESSES, [root, nobody], [false, true], Some(FILE), None),
+        (Rights::NONE, [root, root], [false, false], Some(BOTH), Some(NODES)),
     ] {
         let expected = (told, [said(no_sizes), said(no_nodes)]);
-        assert_eq!(told_to(rights, uid), expected, "{rights:?} of {uid}");
+        assert_eq!(told_to(rights, users), expected, "{rights:?} {users:?}");
     }
 }
 
 #[test]
 fn of_a_copied_host_nothing_is_looked_at() {
+    let _alone = alone();
     let host = Host::at("tests/fixtures/hosts/eight_nodes");
     let sampler = Sampler::new(&host, Rights::in_effect().for_sampling());
     let told = sampler.sample(key_of(std::process::id()), &[(4095, 2)]).unwrap();

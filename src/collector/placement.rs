@@ -27,7 +27,7 @@ impl Collector for Placement {
         page.number(&placement::READ, &[], places.at)?;
         distinct(&places.distinct, scene, page)?;
         if let Some(layout) = &places.layout {
-            devices(layout, page)?;
+            devices(layout, scene.present, page)?;
             processes(layout, scene, page)?;
         }
         match &places.trouble {
@@ -52,13 +52,18 @@ fn distinct(all: &Distinct, scene: &Scene<'_>, page: &mut Page) -> Result<(), Pa
     page.process_number(&placement::PROCESS_DISTINCT, scene.others, None, others as f64)
 }
 
-fn devices(layout: &Layout, page: &mut Page) -> Result<(), PageError> {
+/// Those that are there and hold nothing have their zeros.
+fn devices(layout: &Layout, present: &[String], page: &mut Page) -> Result<(), PageError> {
     for (device, holding) in &layout.of_device {
         for (place, bytes) in holding.placement.iter() {
             let [size, node] = words(place);
             page.number(&placement::PLACED, &[device, &size, &node], bytes as f64)?;
         }
-        let Scatter { entries, bytes } = holding.scatter;
+    }
+    let idle = present.iter().filter(|name| !layout.of_device.contains_key(*name));
+    let idle = idle.map(|name| (name, Scatter::default()));
+    let busy = layout.of_device.iter().map(|(name, holding)| (name, holding.scatter));
+    for (device, Scatter { entries, bytes }) in busy.chain(idle) {
         page.number(&placement::SCATTER_ENTRIES, &[device], entries as f64)?;
         page.number(&placement::SCATTER_BYTES, &[device], bytes as f64)?;
     }

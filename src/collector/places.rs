@@ -1,19 +1,22 @@
 //! The source of placement: reads all live pins on a thread of its own, at its own pace, and adds up
 //! how much of their memory is distinct and where it lies. No page waits for it.
 
+mod sampling;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::host::{self, Rights};
+use crate::host::{self, Host, Lack, Rights, Sampler};
 use crate::ledger::distinct::Distinct;
-use crate::ledger::layout::{Known, Layout};
-use crate::model::{Found, PlacementOptions};
+use crate::ledger::layout::{Known, Layout, Method};
+use crate::model::{Found, Pin, PlacementOptions};
 use crate::nldev::pace::{PERCENT, Pace};
 
 use super::CollectError;
 use super::accounts::{MOST_PINS, Watching};
 use super::source::{Source, Teller};
-use super::sources::{EventsAsk, live_pins};
+use super::sources::{EventsAsk, live_pins, placements};
+use sampling::Sampling;
 
 /// What the thread is told with each ask.
 #[derive(Debug, Clone, Default)]
@@ -42,11 +45,18 @@ pub type PlacesSource = Source<PlacesAsk, Arc<Places>>;
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn places(options: PlacementOptions, pins: Teller<EventsAsk>) -> std::io::Result<PlacesSource> {
-    Source::start("placement", Rights::NONE, move || {
+pub fn places(
+    host: Host,
+    options: PlacementOptions,
+    pins: Teller<EventsAsk>,
+) -> std::io::Result<PlacesSource> {
+    let rights = if options.pages { Rights::SAMPLING } else { Rights::NONE };
+    Source::start("placement", rights, move || {
         let begun = Instant::now();
+        let pages = if options.pages { Pages::Asked(host) } else { Pages::Off };
         let mut reader = Reader {
             pins,
+            pages,
             pace: Pace::new(options.interval, PERCENT),
             since_ns: None,
             last: Err(CollectError::NoData("no registrations are watched".to_owned())),
@@ -55,8 +65,20 @@ pub fn places(options: PlacementOptions, pins: Teller<EventsAsk>) -> std::io::Re
     })
 }
 
+/// Who looks at the pages of MRs.
+enum Pages {
+    Off,
+    /// Not known yet.
+    Asked(Host),
+    /// The kernel's programs, as MRs are made.
+    Walked,
+    /// This thread, afterwards.
+    Sampled(Sampling),
+}
+
 struct Reader {
     pins: Teller<EventsAsk>,
+    pages: Pages,
     pace: Pace,
     /// Since when registrations were watched at the last reading.
     since_ns: Option<u64>,
@@ -79,7 +101,7 @@ impl Reader {
         self.last.clone()
     }
 
-    fn look(&self, ask: &PlacesAsk) -> Result<Places, CollectError> {
+    fn look(&mut self, ask: &PlacesAsk) -> Result<Places, CollectError> {
         let Some(watched) = &ask.watched else {
             return Err(CollectError::NoData("no registrations are watched".to_owned()));
         };
@@ -90,11 +112,54 @@ impl Reader {
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let pins = live_pins(&self.pins)?;
+        let layout = self.known(&pins)?;
         Ok(Places {
             at: since.unwrap_or_default().as_secs_f64(),
             distinct: Distinct::of(&pins, &ask.found, host::page_bytes()),
-            layout: Some(Layout::of(&pins, &Known::new(), &ask.found)),
-            trouble: None,
+            layout: layout.map(|known| Layout::of(&pins, &known, &ask.found)),
+            trouble: self.trouble(),
         })
+    }
+
+    /// Where these lie, as far as that can be known. None where nobody looks.
+    fn known(&mut self, pins: &[Pin]) -> Result<Option<Known>, CollectError> {
+        if matches!(self.pages, Pages::Off) {
+            return Ok(None);
+        }
+        let walked = placements(&self.pins)?;
+        if let Pages::Asked(host) = &self.pages {
+            self.pages = if walked.is_some() {
+                give_up_rights();
+                Pages::Walked
+            } else {
+                let rights = Rights::SAMPLING.keep().and_then(|all| all.for_sampling().keep());
+                Pages::Sampled(Sampling::new(Sampler::new(host, rights.unwrap_or(Rights::NONE))))
+            };
+        }
+        let walked = walked.unwrap_or_default();
+        let mut known: Known =
+            walked.into_iter().map(|(umem, placed)| (umem, (placed, Method::Walked))).collect();
+        if let Pages::Sampled(sampling) = &mut self.pages {
+            sampling.add_to(&mut known, pins);
+        }
+        Ok(Some(known))
+    }
+
+    fn trouble(&self) -> Option<CollectError> {
+        let Pages::Sampled(sampling) = &self.pages else { return None };
+        let lacks = sampling.lacks();
+        if lacks.is_empty() {
+            return None;
+        }
+        let all: Vec<_> = lacks.iter().map(Lack::to_string).collect();
+        let why = format!("where registered memory lies is not known whole: {}", all.join("; "));
+        let denied = lacks.iter().any(|lack| matches!(lack, Lack::Rights { .. }));
+        Some(if denied { CollectError::Denied(why) } else { CollectError::Unsupported(why) })
+    }
+}
+
+fn give_up_rights() {
+    if let Err(error) = Rights::NONE.keep() {
+        tracing::error!("the thread placement keeps its capabilities: {error}");
     }
 }

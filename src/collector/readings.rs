@@ -121,7 +121,7 @@ impl Sources {
             |pins| accounts::resources(host.clone(), resources, untouched, pins, openers.resources);
         Ok(Self {
             resources: pins.map(start).transpose()?,
-            places: placed.map(|pins| places::places(placement, pins)).transpose()?,
+            places: placed.map(|pins| places::places(host.clone(), placement, pins)).transpose()?,
             events,
             tasks: sources::tasks(host.clone(), openers.tasks)?,
             devices: nics::devices(host.clone(), MAX_AGE, excluded)?,

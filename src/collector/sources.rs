@@ -94,13 +94,29 @@ const PINS_DEADLINE: Duration = Duration::from_secs(10);
 /// # Errors
 /// They can't be read, or not in time.
 pub fn live_pins(events: &Teller<EventsAsk>) -> Result<Vec<Pin>, CollectError> {
-    let (reply, pins) = channel();
-    if !events.tell(EventsAsk::Pins(reply)) {
+    told(events, EventsAsk::Pins)
+}
+
+/// Where MRs lie, as far as the kernel's programs looked, by umem. None where they look at none.
+///
+/// # Errors
+/// As of `live_pins`.
+pub fn placements(
+    events: &Teller<EventsAsk>,
+) -> Result<Option<HashMap<u64, Placed>>, CollectError> {
+    told(events, EventsAsk::Placements)
+}
+
+type Answer<T> = Result<T, CollectError>;
+
+fn told<T>(events: &Teller<EventsAsk>, ask: fn(Sender<Answer<T>>) -> EventsAsk) -> Answer<T> {
+    let (reply, answer) = channel();
+    if !events.tell(ask(reply)) {
         return Err(CollectError::Failed("mrscope ends".to_owned()));
     }
     let late =
         |_| CollectError::Failed("the kernel's live pins could not be read in time".to_owned());
-    pins.recv_timeout(PINS_DEADLINE).map_err(late)?
+    answer.recv_timeout(PINS_DEADLINE).map_err(late)?
 }
 
 /// The host's memory needs no rights.

@@ -49,10 +49,7 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
         placement,
         collectors,
     } = config;
-    let mut of_mr = vec![
-        whole("history", ROWS, |mrs| ebpf.history = mrs as u32),
-        ("placement", Slot::Switch(&mut ebpf.placement)),
-    ];
+    let mut of_mr = vec![whole("history", ROWS, |mrs| ebpf.history = mrs as u32)];
     let mut of_process = vec![
         whole("max", PROCESSES, |max| process.max = usize::try_from(max).unwrap_or(usize::MAX)),
         text("linger", &mut process.linger, notation::duration),
@@ -117,7 +114,10 @@ fn keys(config: &mut Config) -> Vec<Key<'_>> {
     let mut of_devices =
         vec![list("exclude", &mut devices.exclude.0, notation::pattern, "each pattern once")];
     let mut of_resources = vec![text("interval", &mut resources.interval, notation::interval)];
-    let mut of_placement = vec![text("interval", &mut placement.interval, notation::interval)];
+    let mut of_placement = vec![
+        text("interval", &mut placement.interval, notation::interval),
+        ("pages", Slot::Switch(&mut placement.pages)),
+    ];
     for (collector, on) in COLLECTORS.into_iter().zip(collectors) {
         let mut own = vec![("enabled", Slot::Switch(on))];
         match collector {

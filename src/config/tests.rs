@@ -48,8 +48,8 @@ fn every_key_reaches_its_value() {
            program: /opt/probe}\n\
          devices: {exclude: [rxe*]}\n\
          resources: {interval: 1d}\n\
-         placement: {interval: 7s}\n\
-         mr: {enabled: false, history: 8, placement: false}\n",
+         placement: {interval: 7s, pages: false}\n\
+         mr: {enabled: false, history: 8}\n",
     )
     .unwrap();
     let web = Web {
@@ -62,7 +62,6 @@ fn every_key_reaches_its_value() {
         max_pins: EbpfOptions::ROWS_LIMIT,
         max_processes: 3,
         history: 8,
-        placement: false,
         permanent_drop: true,
         ..EbpfOptions::default()
     };
@@ -106,7 +105,8 @@ fn every_key_reaches_its_value() {
     assert_eq!(config.write_probe, write_probe);
     assert_eq!(config.devices.exclude, Excluded(vec!["rxe*".into()]));
     assert_eq!(config.resources.interval, Duration::from_hours(24));
-    assert_eq!(config.placement.interval, Duration::from_secs(7));
+    let interval = Duration::from_secs(7);
+    assert_eq!(config.placement, PlacementOptions { interval, pages: false });
 }
 
 #[test]

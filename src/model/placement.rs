@@ -54,10 +54,12 @@ pub struct Placed {
 pub struct PlacementOptions {
     /// Between two readings, at least.
     pub interval: Duration,
+    /// Whether the pages of MRs are looked at.
+    pub pages: bool,
 }
 
 impl Default for PlacementOptions {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(15) }
+        Self { interval: Duration::from_secs(15), pages: true }
     }
 }

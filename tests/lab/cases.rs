@@ -5,6 +5,7 @@ mod causes;
 mod churn;
 mod degraded;
 mod devices;
+mod distinct;
 mod exact;
 mod failure;
 mod groups;
@@ -92,6 +93,7 @@ pub const MORE: &[&[OnceCase]] = &[
     probing_faults::CASES,
     nldev::CASES,
     causes::CASES,
+    distinct::CASES,
     held::CASES,
     repeats::CASES,
     rereg::CASES,

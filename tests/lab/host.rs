@@ -348,6 +348,7 @@ pub fn build_c_programs() -> Result<(), String> {
         "tests/lab/workload_raw.c",
         "tests/lab/workload_churn.c",
         "tests/lab/workload_cycle.c",
+        "tests/lab/workload_devices.c",
         "tests/lab/workload_os.c",
         "tests/lab/workload_lives.c",
         "tests/lab/workload_lock.c",

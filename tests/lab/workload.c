@@ -154,6 +154,7 @@ static const struct verb {
     {"churn", run_churn, BUFFER | TOUCH | THREADS | ROUNDS | SECONDS | MAPPERS, 0},
     {"cycle", run_cycle, COUNT | BUFFER | TOUCH | ROUNDS, 0},
     {"spread", run_spread, BUFFER | TOUCH | ROUNDS, 0},
+    {"overlay", run_overlay, COUNT | SIZE | OFFSET | ACCESS | SHARE, 0},
     {"pairs", run_pairs, BUFFER | TOUCH | ROUNDS | WARMUP, 0},
     {"fail", run_fail, HOW | SIZE | COUNT | ACCESS, HOW},
     {"rereg", run_rereg, FLAGS | VIA | BUFFER | TOUCH | HOW, FLAGS},

@@ -9,6 +9,7 @@
  * workload_raw.c    the commands that talk to the kernel without the library
  * workload_churn.c  the commands that end with as many MRs as they began with
  * workload_cycle.c  the commands that register the same buffers again and again
+ * workload_devices.c  the commands that register one buffer on all devices
  * workload_os.c     mappings, threads, /proc/self, and the commands that change the process
  * workload_lives.c  the commands that make other processes
  * workload_lock.c   the commands that lock memory
@@ -155,7 +156,10 @@ void run_fail(const char *op, const struct options *options);
 
 /* workload_cycle.c */
 void run_cycle(const char *op, const struct options *options);
+
+/* workload_devices.c */
 void run_spread(const char *op, const struct options *options);
+void run_overlay(const char *op, const struct options *options);
 
 /* workload_os.c */
 /* Equal slots side by side in one mapping, so that many small MRs need one VMA. */

@@ -12,9 +12,9 @@ use mrscope::ebpf::{EventsError, KernelEvents};
 use mrscope::model::{
     AddressRange, Attach, Cause, Counting, DeviceLimit, DeviceTotals, Failure, HookState, InFlight,
     LastFailure, LostUpdates, MadeBy, MapUse, Measured, Memory, MlockCall, MlockTotals, Mlocks,
-    MrKind, Pin, PinUse, Placed, PortFigures, ProbeFigures, ProbeRun, Process, ProcessCounters,
-    ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent, TlbFigures, TlbNode,
-    TlbProcess, TlbRole, Trouble,
+    MrKind, Pin, PinUse, Place, Placed, Placement, PortFigures, ProbeFigures, ProbeRun, Process,
+    ProcessCounters, ProcessGauges, ProcessKey, Snapshot, Task, Tasks, TlbCounter, TlbEvent,
+    TlbFigures, TlbNode, TlbProcess, TlbRole, Trouble,
 };
 
 /// Counters that always say the same.
@@ -125,7 +125,16 @@ impl KernelEvents for Recorded {
     }
 
     fn placements(&mut self) -> Result<Option<HashMap<u64, Placed>>, EventsError> {
-        Ok(None)
+        let (base, huge) = ((Some(4096), Some(0)), (Some(2 << 20), Some(1)));
+        let placed = |process: &Process| {
+            let mut placement = Placement::default();
+            for (page_bytes, node) in [base, huge] {
+                placement.add(Place { page_bytes, node }, 4096);
+            }
+            (process.key.tgid.into(), Placed { born_ns: 1, scatter_entries: Some(2), placement })
+        };
+        // Of one of them nothing is known.
+        Ok(Some(self.0.processes.iter().skip(1).map(placed).collect()))
     }
 
     fn forget(&mut self, _: &[ProcessKey]) {}

@@ -61,7 +61,8 @@ impl Sampling {
         let ranges: Vec<(u64, u64)> =
             pins.iter().map(|pin| (pin.address, pin.length_bytes)).collect();
         let sampled = self.sampler.sample(owner, &ranges).unwrap_or_default();
-        let placements = sampled.placements.into_iter().chain(std::iter::repeat(Placement::default()));
+        let placements =
+            sampled.placements.into_iter().chain(std::iter::repeat(Placement::default()));
         for (pin, placement) in pins.iter().zip(placements) {
             self.seen.insert(pin.id(), placement);
         }
