@@ -111,6 +111,11 @@ pub const CANNOT: &[Cannot] = &[
     },
     Cannot {
         kernels: &["5.10", "6.1"],
+        what: What::Case(Mode::Auto, "an_mr_that_is_moved_by_rereg_lies_where_it_went"),
+        why: "the command was disabled when soft RoCE, which has no rereg, came",
+    },
+    Cannot {
+        kernels: &["5.10", "6.1"],
         what: What::Case(Mode::Auto, "a_registration_that_is_held_up_is_in_flight_and_ages"),
         why: "a pin for long may not wait for userfaultfd: EFAULT",
     },

@@ -10,7 +10,7 @@ use crate::workload::{Workload, number};
 /// Each takes half a minute where the guest is emulated.
 const ROUNDS: usize = 5;
 
-const CONTENDERS: [(&str, bool); 2] = [("mrscope, no placement", false), ("mrscope", true)];
+const CONTENDERS: [(&str, bool); 2] = [("mrscope, placement.pages off", false), ("mrscope", true)];
 
 const FIGURES: [&str; 4] = [
     "register 4 KiB, us, median",
@@ -36,7 +36,7 @@ pub fn run() -> Result<(), String> {
 
 fn measure(placement: &bool) -> Result<Vec<f64>, String> {
     const FILE: &str = "/run/mrscope-bench.yaml";
-    let text = format!("mr: {{placement: {placement}}}\n");
+    let text = format!("placement: {{pages: {placement}}}\n");
     fs::write(FILE, text).map_err(|error| format!("{FILE}: {error}"))?;
     let exporter = Exporter::start(&["--config.file", FILE])?;
     let mut workload = Workload::start()?;
