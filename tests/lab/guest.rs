@@ -22,6 +22,7 @@ const NEED_MODULE: &[&str] = &[
     "a_function_that_another_module_brings_later_is_watched",
     "a_driver_that_fails_after_the_pin_is_the_device_s",
     "an_mr_that_is_moved_by_rereg_is_replaced",
+    "an_mr_that_is_moved_by_rereg_lies_where_it_went",
 ];
 
 /// Cases about what happens at the same time: run in a guest whose CPUs do too.

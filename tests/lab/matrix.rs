@@ -44,6 +44,8 @@ pub struct Cannot {
 pub const MLOCK: &str =
     if cfg!(target_arch = "aarch64") { "__arm64_sys_mlock" } else { "__x64_sys_mlock" };
 
+const NO_WALK: &str = "its modules have no types, by which an MR's pages are found";
+
 pub const CANNOT: &[Cannot] = &[
     Cannot {
         kernels: &["5.10"],
@@ -109,8 +111,33 @@ pub const CANNOT: &[Cannot] = &[
     },
     Cannot {
         kernels: &["5.10", "6.1"],
+        what: What::Case(Mode::Auto, "an_mr_that_is_moved_by_rereg_lies_where_it_went"),
+        why: "the command was disabled when soft RoCE, which has no rereg, came",
+    },
+    Cannot {
+        kernels: &["5.10", "6.1"],
         what: What::Case(Mode::Auto, "a_registration_that_is_held_up_is_in_flight_and_ages"),
         why: "a pin for long may not wait for userfaultfd: EFAULT",
+    },
+    Cannot {
+        kernels: &["5.10"],
+        what: What::Case(Mode::Auto, "an_mr_lies_on_the_pages_and_the_node_that_it_was_given"),
+        why: NO_WALK,
+    },
+    Cannot {
+        kernels: &["5.10"],
+        what: What::Case(Mode::Auto, "an_mr_that_begins_within_a_page_lies_on_all_that_it_touches"),
+        why: NO_WALK,
+    },
+    Cannot {
+        kernels: &["5.10"],
+        what: What::Case(Mode::Auto, "of_a_gigabyte_of_scattered_pages_the_rest_is_unknown"),
+        why: NO_WALK,
+    },
+    Cannot {
+        kernels: &["5.10"],
+        what: What::Case(Mode::Auto, "of_the_killed_no_place_is_left"),
+        why: NO_WALK,
     },
     Cannot {
         kernels: &["6.18"],

@@ -10,7 +10,7 @@ use crate::workload::{Workload, number};
 /// Each takes half a minute where the guest is emulated.
 const ROUNDS: usize = 5;
 
-const CONTENDERS: [(&str, bool); 2] = [("mrscope, no placement", false), ("mrscope", true)];
+const CONTENDERS: [(&str, bool); 2] = [("mrscope, placement.pages off", false), ("mrscope", true)];
 
 const FIGURES: [&str; 4] = [
     "register 4 KiB, us, median",

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use super::vendor::Vendor;
 use crate::boot::NODES;
 use crate::cases::*;
 use crate::exporter::{Exporter, wait_for};
@@ -23,6 +24,10 @@ pub const CASES: &[OnceCase] = &[
         of_a_gigabyte_of_scattered_pages_the_rest_is_unknown,
     ),
     ("of_the_killed_no_place_is_left", of_the_killed_no_place_is_left),
+    (
+        "an_mr_that_is_moved_by_rereg_lies_where_it_went",
+        an_mr_that_is_moved_by_rereg_lies_where_it_went,
+    ),
     ("pages_that_nobody_wants_to_know_take_no_map", pages_that_nobody_wants_to_know_take_no_map),
 ];
 
@@ -33,14 +38,15 @@ const GIGANTIC: u64 = 1024 * MIB;
 /// Steps of a walk, of which each finds one page at least.
 const STEPS: u64 = 4096;
 
+const WALKED: &str = "mrscope_mr_placement_bytes{method=\"walked\"}";
 const LOST: &str = "mrscope_lost_updates_total{reason=\"full\",source=\"placements\"}";
 
 /// Bytes by size of page and node; None where the page says that it is unknown.
 type Bytes = BTreeMap<(Option<u64>, Option<u32>), f64>;
 
-fn exporter_with(more: &str) -> Result<Exporter, String> {
+fn exporter_with(pages: bool, more: &str) -> Result<Exporter, String> {
     const FILE: &str = "/tmp/mrscope-lab-placement.yaml";
-    let text = format!("placement: {{interval: 1s}}\n{more}");
+    let text = format!("placement: {{interval: 1s, pages: {pages}}}\n{more}");
     fs::write(FILE, text).map_err(|error| format!("{FILE}: {error}"))?;
     Exporter::start(&["--config.file", FILE])
 }
@@ -121,7 +127,7 @@ fn nothing_lost(page: &Page) -> Outcome {
 }
 
 fn an_mr_lies_on_the_pages_and_the_node_that_it_was_given() -> Outcome {
-    let exporter = exporter_with("")?;
+    let exporter = exporter_with(true, "")?;
     let mut workload = Workload::start()?;
     let pid = workload.pid;
     let mut expected = Bytes::new();
@@ -142,6 +148,7 @@ fn an_mr_lies_on_the_pages_and_the_node_that_it_was_given() -> Outcome {
             expect(&format!("{pages} on {node}"), &placed(&exporter, pid)?, &expected)?;
         }
     }
+    equal("by the walk", exporter.page()?.or_zero(WALKED), vm_pin(pid)?)?;
     let node = node_of_gigantic()?;
     workload.ask("reg size=96M offset=32M pages=1g")?;
     expected.insert((Some(GIGANTIC), Some(node)), (96 * MIB) as f64);
@@ -158,7 +165,7 @@ fn an_mr_lies_on_the_pages_and_the_node_that_it_was_given() -> Outcome {
 }
 
 fn an_mr_that_begins_within_a_page_lies_on_all_that_it_touches() -> Outcome {
-    let exporter = exporter_with("")?;
+    let exporter = exporter_with(true, "")?;
     let mut workload = Workload::start()?;
     let pid = workload.pid;
     // From the last byte of a page, over one, to the first of the next.
@@ -184,7 +191,7 @@ fn an_mr_that_begins_within_a_page_lies_on_all_that_it_touches() -> Outcome {
 }
 
 fn of_a_gigabyte_of_scattered_pages_the_rest_is_unknown() -> Outcome {
-    let exporter = exporter_with("")?;
+    let exporter = exporter_with(true, "")?;
     let mut workload = Workload::start()?;
     let pid = workload.pid;
     workload.ask("reg size=1G touch=2 node=0")?;
@@ -203,7 +210,7 @@ fn of_a_gigabyte_of_scattered_pages_the_rest_is_unknown() -> Outcome {
 
 /// Rows that stayed would fill the map, as each killed holds more than half of it.
 fn of_the_killed_no_place_is_left() -> Outcome {
-    let exporter = exporter_with("ebpf: {max_pins: 64}\n")?;
+    let exporter = exporter_with(true, "ebpf: {max_pins: 64}\n")?;
     let mut stays = Workload::start()?;
     stays.ask("reg size=64K node=1")?;
     let expected = Bytes::from([((Some(BASE), Some(1)), 65_536.0)]);
@@ -225,7 +232,7 @@ fn of_the_killed_no_place_is_left() -> Outcome {
 }
 
 fn pages_that_nobody_wants_to_know_take_no_map() -> Outcome {
-    let exporter = exporter_with("mr: {placement: false}\n")?;
+    let exporter = exporter_with(false, "")?;
     let mut workload = Workload::start()?;
     workload.ask("reg size=1M")?;
     let page = exporter.page()?;
@@ -237,4 +244,27 @@ fn pages_that_nobody_wants_to_know_take_no_map() -> Outcome {
     equal("lost", page.lost().len() as f64, 0.0)?;
     workload.end()?;
     exporter.stop().map(|_| ())
+}
+
+fn an_mr_that_is_moved_by_rereg_lies_where_it_went() -> Outcome {
+    let vendor = Vendor::load()?;
+    let exporter = exporter_with(true, "")?;
+    let mut workload = Workload::start()?;
+    workload.ask("reg size=3M node=1")?;
+    let base = |megabytes: u64, node| ((Some(BASE), Some(node)), (megabytes * MIB) as f64);
+    expect("at first", &placed(&exporter, workload.pid)?, &Bytes::from([base(3, 1)]))?;
+    workload.ask("reg size=1M node=0")?;
+    workload.ask("rereg flags=translation via=kernel pages=2m size=4M")?;
+    let moved = placed(&exporter, workload.pid)?;
+    let huge = moved.iter().filter(|((page_bytes, _), _)| *page_bytes == Some(HUGE));
+    equal("where it went", huge.map(|(_, bytes)| bytes).sum(), (4 * MIB) as f64)?;
+    equal("what stayed", moved.get(&base(3, 1).0).copied().unwrap_or(0.0), base(3, 1).1)?;
+    // What fails leaves it where it is.
+    workload.ask_freely("rereg flags=translation via=kernel size=64K how=unmapped")?;
+    expect("after a failure", &placed(&exporter, workload.pid)?, &moved)?;
+    nothing_lost(&exporter.page()?)?;
+    workload.end()?;
+    exporter.stop()?;
+    drop(vendor);
+    Ok(())
 }

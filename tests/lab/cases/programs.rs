@@ -62,11 +62,14 @@ pub fn every_program_of_every_object_loads(kernel: &str) -> Outcome {
     let storage = cannot(kernel, What::ThreadStorage).is_none();
     let mut variants: Vec<_> = objects().into_iter().map(|object| (object, false)).collect();
     variants.extend(storage.then_some((object!("mlock"), true)));
-    for ((stem, bytes), by_thread) in variants {
+    variants.push((object!("umem"), true));
+    for ((stem, bytes), optional) in variants {
         let error = |error: libbpf_rs::Error| format!("{stem}: {error:#}");
         let mut open = ObjectBuilder::default().open_memory(bytes).map_err(error)?;
         if stem == LOCKS {
-            keep_with_threads(&mut open, by_thread).map_err(error)?;
+            keep_with_threads(&mut open, optional).map_err(error)?;
+        } else if stem == "umem" && optional {
+            walk_pages(&mut open);
         }
         let wanted = choose(&mut open, kernel, &symbols, &places, &mut hooks)?;
         let before = loaded();
@@ -105,6 +108,18 @@ fn keep_with_threads(open: &mut OpenObject, by_thread: bool) -> libbpf_rs::Resul
         }
     }
     Ok(())
+}
+
+/// Pages as Debian's newest kernel describes them.
+fn walk_pages(open: &mut OpenObject) {
+    const CHOICE: [u32; 5] = [1, 32, 1, 54, 1023];
+    for mut map in open.maps_mut().filter(|map| map.name().to_string_lossy().ends_with(".rodata")) {
+        for (at, word) in
+            map.initial_value_mut().into_iter().flat_map(|all| all.chunks_mut(4)).zip(CHOICE)
+        {
+            at.copy_from_slice(&word.to_ne_bytes());
+        }
+    }
 }
 
 /// The table says which kernels have no storage for threads: without it no such program loads.
