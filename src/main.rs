@@ -249,6 +249,7 @@ fn engine_options(config: &Config) -> EngineOptions {
             resources: config.resources.clone(),
             placement: config.placement.clone(),
             excluded: config.devices.exclude.clone(),
+            permanent_drop: config.ebpf.permanent_drop,
         },
         off: COLLECTORS.into_iter().filter(|collector| !config.enabled(collector)).collect(),
     }

@@ -167,3 +167,15 @@ fn who_can_t_sample_either_says_why_and_all_else_is_there() {
     assert_eq!(unknown, [(Place::default(), (2 << 20) + PAGE)]);
     assert!(matches!(places.trouble, Some(CollectError::Unsupported(_))), "{:?}", places.trouble);
 }
+
+#[test]
+fn what_is_walked_later_ends_the_samples() {
+    let mut ground = Ground::new(Pages::Asked(Host::at("/nonexistent")));
+    ground.with(|programs| programs.pins = vec![pin(1, PAGE)]);
+    ground.read(1, 0).unwrap();
+    assert!(matches!(ground.reader.pages, Pages::Sampled(_)));
+    ground.with(|programs| programs.placements = Some(walked(1)));
+    let places = ground.read(1, 15).unwrap();
+    assert_eq!(places.layout.as_ref().unwrap().by_method, [PAGE, 0, 0]);
+    assert!(matches!(ground.reader.pages, Pages::Walked) && places.trouble.is_none());
+}
