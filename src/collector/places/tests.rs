@@ -165,6 +165,7 @@ fn who_can_t_sample_either_says_why_and_all_else_is_there() {
     let layout = places.layout.as_ref().unwrap();
     let unknown: Vec<_> = layout.all.placement.iter().collect();
     assert_eq!(unknown, [(Place::default(), (2 << 20) + PAGE)]);
+    assert_eq!(layout.by_method, [0, 0, (2 << 20) + PAGE]);
     assert!(matches!(places.trouble, Some(CollectError::Unsupported(_))), "{:?}", places.trouble);
 }
 
@@ -178,4 +179,33 @@ fn what_is_walked_later_ends_the_samples() {
     let places = ground.read(1, 15).unwrap();
     assert_eq!(places.layout.as_ref().unwrap().by_method, [PAGE, 0, 0]);
     assert!(matches!(ground.reader.pages, Pages::Walked) && places.trouble.is_none());
+}
+
+#[test]
+fn of_what_nobody_walked_large_mrs_are_looked_at_once_each() {
+    let memory = vec![1_u8; 5 << 20];
+    let start = (memory.as_ptr() as u64).next_multiple_of(PAGE);
+    let tgid = std::process::id();
+    let ticks = host::Processes::of(&Host::live()).started(tgid).unwrap();
+    let owner = Some(ProcessKey::of_tick(tgid, ticks));
+    let here = |umem, bytes| Pin { owner, address: start, ..pin(umem, bytes) };
+    let (large, small) = (here(1, 4 << 20), here(2, (1 << 20) - PAGE));
+
+    let sampler = Sampler::new(&Host::live(), Rights::in_effect().for_sampling());
+    let mut sampling = Sampling::new(sampler);
+    let mut known = Known::new();
+    sampling.add_to(&mut known, &[large.clone(), small.clone()]);
+    let (placed, method) = &known[&1];
+    assert_eq!((placed.placement.bytes(), placed.born_ns), (4 << 20, 1));
+    assert_eq!((*method, known.len()), (Method::Sampled, 1));
+
+    // What was seen once is so while the MR lives, whatever is there now.
+    drop(memory);
+    let mut later = Known::new();
+    sampling.add_to(&mut later, &[large.clone(), small]);
+    assert_eq!(later, known);
+    let mut gone = Known::new();
+    sampling.add_to(&mut gone, &[]);
+    sampling.add_to(&mut gone, &[Pin { born_ns: 2, ..large }]);
+    assert!(gone.get(&1).is_none_or(|(again, _)| again.born_ns == 2), "{gone:?}");
 }
