@@ -34,13 +34,14 @@ fn part_of(pages: u64, part: u64, parts: u64) -> u64 {
     (u128::from(pages) * u128::from(part) / u128::from(parts)) as u64
 }
 
-/// The whole pages that a range of memory lies on. What reaches beyond the address space is cut.
+/// The whole pages that a range of memory lies on. What reaches beyond the address space is cut, with
+/// its last page: their bytes are a number of 64 bits.
 pub(super) fn whole_pages(address: u64, length: u64, page: u64) -> Range<u64> {
     if length == 0 {
         return 0..0;
     }
     let last = address.saturating_add(length - 1);
-    address / page..last / page + 1
+    address / page..(last / page + 1).min(u64::MAX / page)
 }
 
 #[cfg(test)]
@@ -112,6 +113,9 @@ mod tests {
         assert_eq!(whole_pages(4097, 4096, 4096), 1..3);
         assert_eq!(whole_pages(65536, 1, 65536), 1..2);
         assert!(whole_pages(4096, 0, 4096).is_empty());
-        assert_eq!(whole_pages(8192, u64::MAX, 4096), 2..1 << 52);
+        let all = whole_pages(0, u64::MAX, 4096);
+        assert_eq!(all, 0..(1 << 52) - 1);
+        assert!(all.end.checked_mul(4096).is_some());
+        assert!(whole_pages(u64::MAX, 7, 4096).is_empty());
     }
 }
