@@ -217,8 +217,12 @@ static __noinline int pin_exit(__u64 umem, __u32 kind)
 		call->pin_failed = 0;
 		call->pin_ns += now - call->pin_start_ns;
 		pages = pin_made(call, umem);
-		if (pages)
-			place(umem, call->start_ns, pages);
+		if (pages) {
+			/* A number, as of the device at entry. */
+			call->walk.entry = umem;
+			barrier();
+			place(call->walk.entry, call->start_ns, pages);
+		}
 	}
 	if (call->verb == VERB_NONE)
 		bpf_map_delete_elem(&calls, &thread);
