@@ -30,13 +30,13 @@ const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const PAGES: u32 = 512;
 
 pub fn run() -> Result<(), String> {
-    Rounds::run(ROUNDS, &CONTENDERS, &FIGURES, measure)?.print();
+    Rounds::run(ROUNDS, &CONTENDERS, &FIGURES, |pages| measure(*pages))?.print();
     Ok(())
 }
 
-fn measure(placement: &bool) -> Result<Vec<f64>, String> {
+fn measure(pages: bool) -> Result<Vec<f64>, String> {
     const FILE: &str = "/run/mrscope-bench.yaml";
-    let text = format!("placement: {{pages: {placement}}}\n");
+    let text = format!("placement: {{pages: {pages}}}\n");
     fs::write(FILE, text).map_err(|error| format!("{FILE}: {error}"))?;
     let exporter = Exporter::start(&["--config.file", FILE])?;
     let mut workload = Workload::start()?;
