@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn each_thing_that_a_kernel_lacks_is_a_reason_of_its_own() {
-        let removed: [(fn(&mut KernelFacts), &str); 11] = [
+        type Removed = (fn(&mut KernelFacts), &'static str);
+        let removed: [Removed; 11] = [
             (|facts| facts.vmlinux_btf = false, "no BTF"),
             (|facts| facts.pages.base_page_bytes = 65_536, "4 KiB"),
             (|facts| facts.pages.struct_page_bytes = Some(56), "64 bytes"),
