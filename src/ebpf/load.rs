@@ -49,7 +49,7 @@ pub fn load(
             map.set_autocreate(is_new && placement::choose(facts, options).is_ok())?;
             map.set_max_entries(options.max_pins)?;
             if facts.pages.rows_on_demand {
-                // 250 bytes for each MR that lives. One that could not be made leaves an MR unknown.
+                // Some 150 bytes for each MR that lives. One that could not be made leaves an MR unknown.
                 map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?;
             }
         } else if name.ends_with(".rodata") {
