@@ -121,11 +121,6 @@ pub const CANNOT: &[Cannot] = &[
     },
     Cannot {
         kernels: &["5.10"],
-        what: What::Case(Mode::Auto, "an_mr_lies_on_the_pages_and_the_node_that_it_was_given"),
-        why: NO_WALK,
-    },
-    Cannot {
-        kernels: &["5.10"],
         what: What::Case(Mode::Auto, "an_mr_that_begins_within_a_page_lies_on_all_that_it_touches"),
         why: NO_WALK,
     },

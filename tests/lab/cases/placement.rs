@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use super::vendor::Vendor;
 use crate::boot::NODES;
@@ -39,6 +40,7 @@ const GIGANTIC: u64 = 1024 * MIB;
 const STEPS: u64 = 4096;
 
 const WALKED: &str = "mrscope_mr_placement_bytes{method=\"walked\"}";
+const SAMPLED: &str = "mrscope_mr_placement_bytes{method=\"sampled\"}";
 const LOST: &str = "mrscope_lost_updates_total{reason=\"full\",source=\"placements\"}";
 
 /// Bytes by size of page and node; None where the page says that it is unknown.
@@ -148,7 +150,10 @@ fn an_mr_lies_on_the_pages_and_the_node_that_it_was_given() -> Outcome {
             expect(&format!("{pages} on {node}"), &placed(&exporter, pid)?, &expected)?;
         }
     }
-    equal("by the walk", exporter.page()?.or_zero(WALKED), vm_pin(pid)?)?;
+    // 5.10 tells no types of modules, by which an umem's pages are found: there they are sampled.
+    let walks = Path::new("/sys/kernel/btf/ib_core").exists();
+    let how = if walks { WALKED } else { SAMPLED };
+    equal("how it is known", exporter.page()?.or_zero(how), vm_pin(pid)?)?;
     let node = node_of_gigantic()?;
     workload.ask("reg size=96M offset=32M pages=1g")?;
     expected.insert((Some(GIGANTIC), Some(node)), (96 * MIB) as f64);
@@ -159,7 +164,9 @@ fn an_mr_lies_on_the_pages_and_the_node_that_it_was_given() -> Outcome {
     expect("without 1g", &placed(&exporter, pid)?, &expected)?;
     workload.ask("dereg count=all")?;
     expect("at the end", &placed(&exporter, pid)?, &Bytes::new())?;
-    nothing_lost(&exporter.page()?)?;
+    if walks {
+        nothing_lost(&exporter.page()?)?;
+    }
     workload.end()?;
     exporter.stop().map(|_| ())
 }
