@@ -2,8 +2,9 @@
 /*
  * The maps that all objects share, each named by what a row is, and how a row is found or made.
  * Hashes are preallocated: an allocation inside a probe warns on kernels before 6.1 and can fail
- * on all. User space may change max_entries before the load. None is an LRU: a full map is
- * counted in `lost`, never healed by forgetting a live row.
+ * on all (placements, which may lack a row, are made on demand from 6.1 on). User space may change
+ * max_entries before the load. None is an LRU: a full map is counted in `lost`, never healed by
+ * forgetting a live row.
  *
  * Results of map helpers are taken as 32 bits: before 6.4 (d7ba4cc900bf) the verifier calls the
  * map's own function, whose int leaves the upper half of the register as it was.

@@ -247,8 +247,9 @@ fn engine_options(config: &Config) -> EngineOptions {
         sources: SourceOptions {
             tlb: config.tlb.clone(),
             resources: config.resources.clone(),
-            placement: config.placement.clone(),
+            placement: config.placement,
             excluded: config.devices.exclude.clone(),
+            permanent_drop: config.ebpf.permanent_drop,
         },
         off: COLLECTORS.into_iter().filter(|collector| !config.enabled(collector)).collect(),
     }

@@ -101,6 +101,8 @@ fn no_thread_has_a_right_in_effect_and_few_keep_any() {
     const SYS_PTRACE: u64 = 1 << 19;
     /// CAP_PERFMON and CAP_SYS_ADMIN.
     const COUNTING: u64 = 1 << 38 | 1 << 21;
+    /// CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE and CAP_SYS_ADMIN.
+    const SAMPLING: u64 = 1 << 1 | 1 << 2 | SYS_PTRACE | 1 << 21;
     let served = Served::start(&[]);
     let (_, page) = served.get("/metrics");
     let by_proc = page.contains("mrscope_program_attached{attach=\"none\",program=\"tasks\"} 0\n");
@@ -114,6 +116,8 @@ fn no_thread_has_a_right_in_effect_and_few_keep_any() {
             "processes" if by_proc => assert_eq!(*permitted, SYS_PTRACE, "{threads:?}"),
             // To name the programs of others.
             "pages" => assert_eq!(*permitted, SYS_PTRACE, "{threads:?}"),
+            // To sample, as long as the kernel's programs look at no pages.
+            "placement" => assert_eq!(permitted & !SAMPLING, 0, "{threads:?}"),
             // Where the CPUs have none nothing is kept to open counters.
             "tlb" if has_counters() => assert_eq!(permitted & !COUNTING, 0, "{threads:?}"),
             _ => assert_eq!(*permitted, 0, "{thread} of {threads:?}"),

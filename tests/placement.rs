@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard};
 
-use mrscope::host::{Host, Lack, Processes, Rights, Sampled, Sampler, memory_nodes};
+use mrscope::host::{Host, Lack, Presence, Processes, Rights, Sampled, Sampler, memory_nodes};
 use mrscope::model::{Place, Placement, ProcessKey};
 
 const MIB: u64 = 1 << 20;
@@ -83,11 +85,16 @@ impl Memory {
         }
     }
 
-    fn placement(&self) -> Placement {
-        let mut sampled = sampled(&[(self.start, self.bytes)]);
+    /// By samples of each piece of so many bytes.
+    fn placement(&self, piece: u64) -> Placement {
+        let pieces = (0..self.bytes).step_by(piece as usize);
+        let ranges: Vec<_> = pieces.map(|at| (self.start + at, piece)).collect();
+        let sampled = sampled(&ranges);
         assert_eq!((&sampled.no_sizes, &sampled.no_nodes), (&None, &None));
-        assert_eq!(sampled.placements.len(), 1);
-        sampled.placements.remove(0)
+        assert_eq!(sampled.placements.len(), ranges.len());
+        let mut all = Placement::default();
+        sampled.placements.iter().for_each(|placement| all.merge(placement));
+        all
     }
 
     /// What smaps says of the mappings that begin in it: bytes that are there by the size of their
@@ -141,9 +148,9 @@ impl Memory {
         seen
     }
 
-    /// Compares all of it with both.
-    fn is_told(&self) -> Placement {
-        let placement = self.placement();
+    /// Compares all of it, piece by piece, with both.
+    fn is_told(&self, piece: u64) -> Placement {
+        let placement = self.placement(piece);
         let (mut sizes, mut nodes, mut absent) = (BTreeMap::new(), BTreeMap::new(), 0);
         for (place, bytes) in placement.iter() {
             if let (Some(size), Some(node)) = (place.page_bytes, place.node) {
@@ -181,15 +188,15 @@ fn base_pages_are_told_and_what_is_not_there_is_not() {
     let _alone = alone();
     let memory = Memory::map(16 * MIB, 0).unwrap();
     memory.advise(0, memory.bytes, libc::MADV_NOHUGEPAGE);
-    assert_eq!(only(&memory.is_told()), Place::default());
+    assert_eq!(only(&memory.is_told(memory.bytes)), Place::default());
     memory.touch(0, 8 * MIB);
-    let half = memory.is_told();
+    let half = memory.is_told(memory.bytes);
     assert_eq!(half.iter().map(|(_, bytes)| bytes).collect::<Vec<_>>(), [8 * MIB; 2]);
     memory.touch(8 * MIB, 16 * MIB);
-    assert_eq!(only(&memory.is_told()).page_bytes, Some(base()));
+    assert_eq!(only(&memory.is_told(memory.bytes)).page_bytes, Some(base()));
 }
 
-/// Each has two samples or more, so whatever became huge is exactly told.
+/// Each is a piece, so whatever became huge is exactly told.
 #[test]
 fn transparent_hugepages_are_told_from_base_pages_beside_them() {
     let _alone = alone();
@@ -198,7 +205,7 @@ fn transparent_hugepages_are_told_from_base_pages_beside_them() {
     memory.advise(0, 16 * huge, libc::MADV_HUGEPAGE);
     memory.advise(16 * huge, 32 * huge, libc::MADV_NOHUGEPAGE);
     memory.touch(0, memory.bytes);
-    memory.is_told();
+    memory.is_told(huge);
 }
 
 /// A huge page of which the process has lost a part is still one, though no smaps counts it.
@@ -209,7 +216,7 @@ fn a_transparent_hugepage_that_is_mapped_by_base_pages_is_huge() {
     let memory = Memory::map(8 * huge, 0).unwrap();
     memory.advise(0, memory.bytes, libc::MADV_HUGEPAGE);
     memory.touch(0, memory.bytes);
-    let whole = memory.is_told();
+    let whole = memory.is_told(huge);
     let quarter = huge / 4 / base() * base();
     memory.advise(0, quarter, libc::MADV_DONTNEED);
     let rest = sampled(&[(memory.start + quarter, memory.bytes - quarter)]).placements.remove(0);
@@ -235,7 +242,7 @@ fn pages_of_hugetlbfs_are_told_by_their_size() {
             continue;
         };
         memory.touch(0, memory.bytes);
-        let place = only(&memory.is_told());
+        let place = only(&memory.is_told(memory.bytes));
         assert_eq!(place.page_bytes, Some(size));
         assert!(nodes.iter().any(|node| Some(node.number) == place.node));
     }
@@ -373,12 +380,12 @@ fn told_to(rights: Rights, [own, uid]: [u32; 2]) -> ([bool; 2], [Option<String>;
 
 #[test]
 fn what_capabilities_are_lacking_for_is_said() {
-    let _alone = alone();
     const FRAMES: &str = "reading page frames takes CAP_SYS_ADMIN";
     const FILE: &str = "opening /proc/PID/pagemap takes CAP_DAC_READ_SEARCH";
     const BOTH: &str = "opening /proc/PID/pagemap takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH";
     const FLAGS: &str = "opening /proc/kpageflags takes CAP_DAC_READ_SEARCH";
     const NODES: &str = "move_pages of other processes takes CAP_SYS_PTRACE";
+    let _alone = alone();
     let said = |why: Option<&str>| why.map(str::to_owned);
     let all = Rights::SAMPLING.for_sampling();
     let no_files = Rights::SAMPLING.only(Rights::COUNTING);
@@ -399,12 +406,24 @@ fn what_capabilities_are_lacking_for_is_said() {
     }
 }
 
+/// A copy that has this very process in it.
 #[test]
 fn of_a_copied_host_nothing_is_looked_at() {
     let _alone = alone();
-    let host = Host::at("tests/fixtures/hosts/eight_nodes");
+    let pid = std::process::id();
+    let root = std::env::temp_dir().join(format!("mrscope-placement-{pid}"));
+    let stat = format!("proc/{pid}/stat");
+    for folder in ["proc/self/ns", stat.trim_end_matches("/stat")] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    symlink(fs::read_link("/proc/self/ns/pid").unwrap(), root.join("proc/self/ns/pid")).unwrap();
+    fs::write(root.join(&stat), fs::read(Path::new("/").join(&stat)).unwrap()).unwrap();
+    let (host, key) = (Host::at(&root), key_of(pid));
+    assert_eq!(Processes::of(&host).presence(pid, key.start_ns), Presence::Runs);
     let sampler = Sampler::new(&host, Rights::in_effect().for_sampling());
-    let told = sampler.sample(key_of(std::process::id()), &[(4095, 2)]).unwrap();
+    let here = &raw const key as u64 / base() * base() + base() - 1;
+    let told = sampler.sample(key, &[(here, 2)]).unwrap();
+    fs::remove_dir_all(&root).unwrap();
     assert_eq!((&told.no_sizes, &told.no_nodes), (&Some(Lack::Hidden), &Some(Lack::Hidden)));
     assert_eq!(told.placements[0].iter().collect::<Vec<_>>(), [(Place::default(), 2 * base())]);
 }

@@ -80,7 +80,9 @@ fn processes(layout: &Layout, scene: &Scene<'_>, page: &mut Page) -> Result<(), 
         let known: Vec<&Holding> =
             members(shown).filter_map(|tick| layout.of_process.get(&tick)).collect();
         let mut holding = Holding::default();
-        known.iter().for_each(|of_one| holding.merge(of_one));
+        for of_one in &known {
+            holding.merge(of_one);
+        }
         if known.is_empty() && none(shown).is_none() {
             continue;
         }

@@ -2,14 +2,17 @@
 //! how much of their memory is distinct and where it lies. No page waits for it.
 
 mod sampling;
+#[cfg(test)]
+mod tests;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::host::{self, Host, Lack, Rights, Sampler};
 use crate::ledger::distinct::Distinct;
 use crate::ledger::layout::{Known, Layout, Method};
-use crate::model::{Found, Pin, PlacementOptions};
+use crate::model::{Found, Pin, Placed, PlacementOptions};
 use crate::nldev::pace::{PERCENT, Pace};
 
 use super::CollectError;
@@ -41,26 +44,22 @@ pub struct Places {
 
 pub type PlacesSource = Source<PlacesAsk, Arc<Places>>;
 
-/// Starts the thread. `pins` is the way to who reads the kernel's maps.
+/// Starts the thread, which keeps of `rights` what looking at pages takes, as long as nobody else
+/// looks. `pins` is the way to who reads the kernel's maps.
 ///
 /// # Errors
 /// The system refuses a thread.
 pub fn places(
     host: Host,
     options: PlacementOptions,
+    rights: Rights,
     pins: Teller<EventsAsk>,
 ) -> std::io::Result<PlacesSource> {
-    let rights = if options.pages { Rights::SAMPLING } else { Rights::NONE };
+    let rights = if options.pages { rights } else { Rights::NONE };
     Source::start("placement", rights, move || {
         let begun = Instant::now();
         let pages = if options.pages { Pages::Asked(host) } else { Pages::Off };
-        let mut reader = Reader {
-            pins,
-            pages,
-            pace: Pace::new(options.interval, PERCENT),
-            since_ns: None,
-            last: Err(CollectError::NoData("no registrations are watched".to_owned())),
-        };
+        let mut reader = Reader::new(pins, pages, options.interval);
         move |ask: PlacesAsk| Some(reader.read(&ask, &|| begun.elapsed()))
     })
 }
@@ -86,6 +85,11 @@ struct Reader {
 }
 
 impl Reader {
+    fn new(pins: Teller<EventsAsk>, pages: Pages, interval: Duration) -> Self {
+        let last = Err(CollectError::NoData("no registrations are watched".to_owned()));
+        Self { pins, pages, pace: Pace::new(interval, PERCENT), since_ns: None, last }
+    }
+
     fn read(
         &mut self,
         ask: &PlacesAsk,
@@ -102,7 +106,22 @@ impl Reader {
     }
 
     fn look(&mut self, ask: &PlacesAsk) -> Result<Places, CollectError> {
-        let Some(watched) = &ask.watched else {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let pins = self.read_pins(ask.watched.as_ref());
+        // After them: each of those that live was looked at before its call succeeded.
+        let walked = self.walked();
+        let pins = pins?;
+        let known = walked?.map(|walked| self.with_samples(walked, &pins));
+        Ok(Places {
+            at: since.unwrap_or_default().as_secs_f64(),
+            distinct: Distinct::of(&pins, &ask.found, host::page_bytes()),
+            layout: known.map(|known| Layout::of(&pins, &known, &ask.found)),
+            trouble: self.trouble(),
+        })
+    }
+
+    fn read_pins(&self, watched: Option<&Watching>) -> Result<Vec<Pin>, CollectError> {
+        let Some(watched) = watched else {
             return Err(CollectError::NoData("no registrations are watched".to_owned()));
         };
         if watched.live_pins > MOST_PINS {
@@ -110,56 +129,57 @@ impl Reader {
                 "over {MOST_PINS} pins live: how much of their memory is distinct is not added up"
             )));
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let pins = live_pins(&self.pins)?;
-        let layout = self.known(&pins)?;
-        Ok(Places {
-            at: since.unwrap_or_default().as_secs_f64(),
-            distinct: Distinct::of(&pins, &ask.found, host::page_bytes()),
-            layout: layout.map(|known| Layout::of(&pins, &known, &ask.found)),
-            trouble: self.trouble(),
-        })
+        live_pins(&self.pins)
     }
 
-    /// Where these lie, as far as that can be known. None where nobody looks.
-    fn known(&mut self, pins: &[Pin]) -> Result<Option<Known>, CollectError> {
+    /// Where MRs lie, as far as the kernel's programs looked; None where nobody is to look. Gives up
+    /// what nobody needs any more.
+    fn walked(&mut self) -> Result<Option<HashMap<u64, Placed>>, CollectError> {
         if matches!(self.pages, Pages::Off) {
             return Ok(None);
         }
-        let walked = placements(&self.pins)?;
-        if let Pages::Asked(host) = &self.pages {
-            self.pages = if walked.is_some() {
-                give_up_rights();
-                Pages::Walked
-            } else {
+        let walked = placements(&self.pins);
+        let next = match (&walked, &self.pages) {
+            (Ok(Some(_)), Pages::Asked(_) | Pages::Sampled(_)) => Some(Pages::Walked),
+            // Nothing is ever watched.
+            (Err(CollectError::Denied(_) | CollectError::Unsupported(_)), _) => Some(Pages::Off),
+            (Ok(None), Pages::Asked(host)) => {
                 let rights = Rights::SAMPLING.keep().and_then(|all| all.for_sampling().keep());
-                Pages::Sampled(Sampling::new(Sampler::new(host, rights.unwrap_or(Rights::NONE))))
-            };
+                let sampler = Sampler::new(host, rights.unwrap_or(Rights::NONE));
+                Some(Pages::Sampled(Sampling::new(sampler)))
+            }
+            _ => None,
+        };
+        if let Some(next) = next {
+            if matches!(next, Pages::Walked | Pages::Off)
+                && let Err(error) = Rights::NONE.keep()
+            {
+                tracing::error!("the thread placement keeps its capabilities: {error}");
+            }
+            self.pages = next;
         }
-        let walked = walked.unwrap_or_default();
+        walked.map(|walked| Some(walked.unwrap_or_default()))
+    }
+
+    /// The same, with what this thread knows of the others.
+    fn with_samples(&mut self, walked: HashMap<u64, Placed>, pins: &[Pin]) -> Known {
+        let walked = walked.into_iter();
         let mut known: Known =
-            walked.into_iter().map(|(umem, placed)| (umem, (placed, Method::Walked))).collect();
+            walked.map(|(umem, placed)| (umem, (placed, Method::Walked))).collect();
         if let Pages::Sampled(sampling) = &mut self.pages {
             sampling.add_to(&mut known, pins);
         }
-        Ok(Some(known))
+        known
     }
 
     fn trouble(&self) -> Option<CollectError> {
         let Pages::Sampled(sampling) = &self.pages else { return None };
-        let lacks = sampling.lacks();
-        if lacks.is_empty() {
-            return None;
-        }
-        let all: Vec<_> = lacks.iter().map(Lack::to_string).collect();
-        let why = format!("where registered memory lies is not known whole: {}", all.join("; "));
-        let denied = lacks.iter().any(|lack| matches!(lack, Lack::Rights { .. }));
-        Some(if denied { CollectError::Denied(why) } else { CollectError::Unsupported(why) })
-    }
-}
-
-fn give_up_rights() {
-    if let Err(error) = Rights::NONE.keep() {
-        tracing::error!("the thread placement keeps its capabilities: {error}");
+        let lacks: Vec<_> = sampling.lacks().iter().map(Lack::to_string).collect();
+        (!lacks.is_empty()).then(|| {
+            CollectError::Unsupported(format!(
+                "where registered memory lies is not known whole: {}",
+                lacks.join("; ")
+            ))
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::ebpf::{EventsError, KernelEvents};
-use crate::host::{Host, HostMemory};
+use crate::host::{Host, HostMemory, Rights};
 use crate::model::{
     Excluded, HookState, PlacementOptions, ProbeFigures, ProcessKey, ResourcesOptions, Snapshot,
     TlbFigures, TlbOptions,
@@ -73,6 +73,8 @@ pub struct SourceOptions {
     pub placement: PlacementOptions,
     /// Devices that are never touched.
     pub excluded: Excluded,
+    /// Nothing is kept that looking at pages of processes takes.
+    pub permanent_drop: bool,
 }
 
 /// Who runs the write probe: from when all is attached.
@@ -112,7 +114,9 @@ impl Sources {
         off: &[&str],
     ) -> std::io::Result<Self> {
         let on = |collector| !off.contains(&collector);
-        let SourceOptions { tlb: tlb_options, resources, placement, excluded } = options;
+        let SourceOptions { tlb: tlb_options, resources, placement, excluded, permanent_drop } =
+            options;
+        let sampling = if permanent_drop { Rights::NONE } else { Rights::SAMPLING };
         let events = sources::events(host.clone(), openers.events)?;
         let pins = events.teller().filter(|_| on("resources"));
         let placed = events.teller().filter(|_| on("placement"));
@@ -121,7 +125,9 @@ impl Sources {
             |pins| accounts::resources(host.clone(), resources, untouched, pins, openers.resources);
         Ok(Self {
             resources: pins.map(start).transpose()?,
-            places: placed.map(|pins| places::places(host.clone(), placement, pins)).transpose()?,
+            places: placed
+                .map(|pins| places::places(host.clone(), placement, sampling, pins))
+                .transpose()?,
             events,
             tasks: sources::tasks(host.clone(), openers.tasks)?,
             devices: nics::devices(host.clone(), MAX_AGE, excluded)?,

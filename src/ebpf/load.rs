@@ -48,6 +48,10 @@ pub fn load(
             let is_new = shared.get(&format!("{}.rodata", umem::STEM.name)).is_none();
             map.set_autocreate(is_new && placement::choose(facts, options).is_ok())?;
             map.set_max_entries(options.max_pins)?;
+            if facts.pages.rows_on_demand {
+                // 250 bytes for each MR that lives. One that could not be made leaves an MR unknown.
+                map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?;
+            }
         } else if name.ends_with(".rodata") {
             set_constants(&mut map, planned.stem, facts, options);
         }

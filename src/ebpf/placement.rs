@@ -38,6 +38,8 @@ pub struct PageFacts {
     /// Offsets of page, offset and length in an entry of a scatter list, and its bytes.
     pub scatter_entry: [Option<u32>; 3],
     pub scatter_bytes: Option<u32>,
+    /// Rows of a hash can be made in any program (6.1: fba1a1c6c912): none need be there before.
+    pub rows_on_demand: bool,
 }
 
 /// Where the order of a folio is: in its second struct page.
@@ -86,6 +88,7 @@ impl PageFacts {
             node_bits: node_bits(types),
             scatter_entry: ["page_link", "offset", "length"].map(|field| at("scatterlist", field)),
             scatter_bytes: types.bytes("scatterlist"),
+            rows_on_demand: at("bpf_htab", "ma").is_some(),
         }
     }
 }
@@ -193,6 +196,7 @@ mod tests {
                 node_bits: Some(10),
                 scatter_entry: [Some(0), Some(8), Some(12)],
                 scatter_bytes: Some(32),
+                rows_on_demand: true,
             },
             ..KernelFacts::default()
         };

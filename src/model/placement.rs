@@ -50,7 +50,7 @@ pub struct Placed {
 }
 
 /// How often all live pins are read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlacementOptions {
     /// Between two readings, at least.
     pub interval: Duration,

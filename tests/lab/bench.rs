@@ -4,6 +4,7 @@
 
 mod locks;
 mod nldev;
+mod parts;
 mod placement;
 mod registrations;
 #[path = "../../examples/beside/rounds.rs"]
@@ -20,11 +21,12 @@ const ROUNDS: usize = 11;
 /// Its word, the guest it is measured in, and how.
 pub type Table = (&'static str, Boot, fn() -> Outcome);
 
-const TABLES: [Table; 6] = [
+const TABLES: [Table; 7] = [
     ("registration", Boot::Usual, registrations::run),
     ("memory", Boot::Usual, registrations::memory),
     ("mlock", Boot::Usual, locks::run),
     ("nldev", Boot::Usual, nldev::run),
+    ("parts", Boot::Usual, parts::run),
     ("placement", Boot::Usual, placement::run),
     // Both sides of perftest poll at the same time.
     ("writes", Boot::Parallel, writes::run),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::host::{Lack, Sampler};
 use crate::ledger::layout::{Known, Method, is_placed};
-use crate::model::{Pin, Placed, Placement, ProcessKey};
+use crate::model::{Pin, Place, Placed, Placement, ProcessKey};
 
 /// Smaller MRs are not looked at: they are many, and hugepages would change little.
 const LARGE_BYTES: u64 = 1 << 20;
@@ -14,7 +14,7 @@ const MOST_LOOKS: usize = 512;
 /// What was found of the MRs that live.
 pub struct Sampling {
     sampler: Sampler,
-    /// By umem and birth; empty where nothing could be told.
+    /// By umem and birth.
     seen: HashMap<(u64, u64), Placement>,
     lacks: Vec<Lack>,
 }
@@ -44,7 +44,7 @@ impl Sampling {
             self.look(owner, &pins);
         }
         for pin in large {
-            if let Some(placement) = self.seen.get(&pin.id()).filter(|some| some.bytes() > 0) {
+            if let Some(placement) = self.seen.get(&pin.id()).filter(|some| tells(some)) {
                 let (born_ns, placement) = (pin.born_ns, placement.clone());
                 let placed = Placed { born_ns, scatter_entries: None, placement };
                 known.insert(pin.umem, (placed, Method::Sampled));
@@ -72,4 +72,8 @@ impl Sampling {
             }
         }
     }
+}
+
+fn tells(placement: &Placement) -> bool {
+    placement.iter().any(|(place, _)| place != Place::default())
 }

@@ -38,23 +38,25 @@ pub fn run() -> Result<(), String> {
     Ok(())
 }
 
+/// p10 and median of a pair.
+pub fn pairs(workload: &mut Workload) -> Result<Vec<f64>, String> {
+    let reply = workload.ask(PAIRS)?;
+    Ok(vec![number(&reply, "pair_p10_ns")?, number(&reply, "pair_median_ns")?])
+}
+
 fn measure(beside: &Beside) -> Result<Vec<f64>, String> {
     let mut workload = Workload::start()?;
-    let mut pairs = move || {
-        let reply = workload.ask(PAIRS)?;
-        Ok::<_, String>(vec![number(&reply, "pair_p10_ns")?, number(&reply, "pair_median_ns")?])
-    };
     match beside {
-        Beside::Nothing => pairs(),
+        Beside::Nothing => pairs(&mut workload),
         Beside::Mrscope(mode) => {
             let exporter = Exporter::start(mode.flags())?;
-            let figures = pairs()?;
+            let figures = pairs(&mut workload)?;
             exporter.stop()?;
             Ok(figures)
         }
         Beside::Bpftrace => {
             let tracer = Tracer::start(PROGRAM)?;
-            let figures = pairs()?;
+            let figures = pairs(&mut workload)?;
             tracer.end()?;
             Ok(figures)
         }
