@@ -10,11 +10,7 @@ use crate::workload::{Workload, number};
 /// Each takes half a minute where the guest is emulated.
 const ROUNDS: usize = 5;
 
-/// Whether pages are looked at.
-struct Pages(bool);
-
-const CONTENDERS: [(&str, Pages); 2] =
-    [("mrscope, placement.pages off", Pages(false)), ("mrscope", Pages(true))];
+const CONTENDERS: [(&str, bool); 2] = [("mrscope, placement.pages off", false), ("mrscope", true)];
 
 const FIGURES: [&str; 4] = [
     "register 4 KiB, us, median",
@@ -34,11 +30,11 @@ const POOL: &str = "/proc/sys/vm/nr_hugepages";
 const PAGES: u32 = 512;
 
 pub fn run() -> Result<(), String> {
-    Rounds::run(ROUNDS, &CONTENDERS, &FIGURES, measure)?.print();
+    Rounds::run(ROUNDS, &CONTENDERS, &FIGURES, |pages| measure(*pages))?.print();
     Ok(())
 }
 
-fn measure(Pages(pages): &Pages) -> Result<Vec<f64>, String> {
+fn measure(pages: bool) -> Result<Vec<f64>, String> {
     const FILE: &str = "/run/mrscope-bench.yaml";
     let text = format!("placement: {{pages: {pages}}}\n");
     fs::write(FILE, text).map_err(|error| format!("{FILE}: {error}"))?;
