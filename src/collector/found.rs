@@ -2,10 +2,44 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::ledger::distinct::{Room, Tick};
 use crate::model::{
     DeviceTotals, Found, FoundOwner, PinUse, Process, ProcessCounters, ProcessGauges, ProcessKey,
     Tasks,
 };
+
+use super::CollectError;
+use super::accounts::Resources;
+
+/// Keeps up what was found: where it is not known now it is still there, as far as anybody knows.
+pub fn keep_up(found: &mut Vec<Found>, listed: Result<&Resources, &CollectError>) {
+    match listed {
+        Ok(listed) => found.clone_from(&listed.accounts.found),
+        Err(CollectError::NoData(_)) => found.clear(),
+        Err(_) => {}
+    }
+}
+
+/// VmPin of the processes of what was found, beyond what they were seen to pin.
+pub fn room(found: &[Found], tasks: &Tasks, rows: &[Process]) -> Room {
+    let of_found = found.iter().filter_map(|some| match some.owner {
+        FoundOwner::Process(key) => Some(key.tick()),
+        FoundOwner::Gone | FoundOwner::Unknown => None,
+    });
+    let owners: HashSet<Tick> = of_found.collect();
+    let mut room = Room::new();
+    for task in tasks.rows.iter().filter(|task| owners.contains(&task.key.tick())) {
+        if let Some(memory) = task.memory {
+            room.insert(task.key.tick(), memory.pinned_bytes);
+        }
+    }
+    for row in rows {
+        if let Some(room) = room.get_mut(&row.key.tick()) {
+            *room = room.saturating_sub(row.pinned_bytes.max(0) as u64);
+        }
+    }
+    room
+}
 
 /// The processes of what was found, as they were known while they lived.
 #[derive(Debug, Default)]
@@ -127,6 +161,49 @@ impl Steady {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_known_now_is_still_there() {
+        let some = Found {
+            device: "a".to_owned(),
+            kind: crate::model::MrKind::Host,
+            owner: FoundOwner::Gone,
+            count: 1,
+            bytes: 1,
+            pinned_bytes: 4096,
+            largest_bytes: 1,
+        };
+        let mut listed = Resources::default();
+        listed.accounts.found = vec![some.clone()];
+        let mut found = Vec::new();
+        keep_up(&mut found, Ok(&listed));
+        keep_up(&mut found, Err(&CollectError::Stale(String::new())));
+        assert_eq!(found, [some]);
+        keep_up(&mut found, Err(&CollectError::NoData(String::new())));
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn the_room_for_what_was_found_is_what_nobody_saw_pinned() {
+        let key = ProcessKey { tgid: 7, start_ns: 12_345_678 };
+        let owner = FoundOwner::Process(key.rounded());
+        let found = Found {
+            device: "a".to_owned(),
+            kind: crate::model::MrKind::Host,
+            owner,
+            count: 1,
+            bytes: 1,
+            pinned_bytes: 1 << 40,
+            largest_bytes: 1,
+        };
+        let memory = crate::model::Memory { pinned_bytes: 12_288, ..Default::default() };
+        let task = |key| crate::model::Task { key, comm: [0; 16], memory: Some(memory) };
+        let other = ProcessKey { tgid: 8, start_ns: 1 };
+        let tasks = Tasks { rows: vec![task(key), task(other)], ..Tasks::default() };
+        let mut row = Holders::default().row(key);
+        row.pinned_bytes = 4096;
+        assert_eq!(room(&[found], &tasks, &[row]), Room::from([(key.tick(), 8192)]));
+    }
 
     #[test]
     fn a_difference_that_is_there_once_is_none() {

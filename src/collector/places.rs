@@ -1,5 +1,5 @@
 //! The source of placement: reads all live pins on a thread of its own, at its own pace, and adds up
-//! how much of their memory is distinct and where it lies. No page waits for it.
+//! how much of their memory is distinct and where it lies. No page waits for what comes of it.
 
 mod sampling;
 #[cfg(test)]
@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::host::{self, Host, Lack, Rights, Sampler};
-use crate::ledger::distinct::Distinct;
+use crate::host::{self, Host, Rights, Sampler};
+use crate::ledger::distinct::{Distinct, Room};
 use crate::ledger::layout::{Known, Layout, Method};
 use crate::model::{Found, Pin, Placed, PlacementOptions};
 use crate::nldev::pace::{PERCENT, Pace};
@@ -28,6 +28,8 @@ pub struct PlacesAsk {
     pub watched: Option<Watching>,
     /// MRs from before then.
     pub found: Vec<Found>,
+    /// How much of those their processes can have pinned.
+    pub room: Room,
 }
 
 /// All live pins, as they were read last.
@@ -82,12 +84,14 @@ struct Reader {
     /// Since when registrations were watched at the last reading.
     since_ns: Option<u64>,
     last: Result<Arc<Places>, CollectError>,
+    /// The kernel's programs looked at pages, and can't any more.
+    blind: bool,
 }
 
 impl Reader {
     fn new(pins: Teller<EventsAsk>, pages: Pages, interval: Duration) -> Self {
         let last = Err(CollectError::NoData("no registrations are watched".to_owned()));
-        Self { pins, pages, pace: Pace::new(interval, PERCENT), since_ns: None, last }
+        Self { pins, pages, pace: Pace::new(interval, PERCENT), since_ns: None, last, blind: false }
     }
 
     fn read(
@@ -112,11 +116,12 @@ impl Reader {
         let walked = self.walked();
         let pins = pins?;
         let known = walked?.map(|walked| self.with_samples(walked, &pins));
+        let layout = known.map(|known| Layout::of(&pins, &known, &ask.found));
         Ok(Places {
             at: since.unwrap_or_default().as_secs_f64(),
-            distinct: Distinct::of(&pins, &ask.found, host::page_bytes()),
-            layout: known.map(|known| Layout::of(&pins, &known, &ask.found)),
-            trouble: self.trouble(),
+            distinct: Distinct::of(&pins, &ask.found, &ask.room, host::page_bytes()),
+            trouble: layout.as_ref().and_then(|layout| self.trouble(layout)),
+            layout,
         })
     }
 
@@ -125,7 +130,7 @@ impl Reader {
             return Err(CollectError::NoData("no registrations are watched".to_owned()));
         };
         if watched.live_pins > MOST_PINS {
-            return Err(CollectError::Unsupported(format!(
+            return Err(CollectError::Failed(format!(
                 "over {MOST_PINS} pins live: how much of their memory is distinct is not added up"
             )));
         }
@@ -158,23 +163,33 @@ impl Reader {
             }
             self.pages = next;
         }
+        if walked.is_ok() {
+            self.blind = matches!((&walked, &self.pages), (Ok(None), Pages::Walked));
+        }
         walked.map(|walked| Some(walked.unwrap_or_default()))
     }
 
     /// The same, with what this thread knows of the others.
     fn with_samples(&mut self, walked: HashMap<u64, Placed>, pins: &[Pin]) -> Known {
-        let walked = walked.into_iter();
-        let mut known: Known =
-            walked.map(|(umem, placed)| (umem, (placed, Method::Walked))).collect();
+        let mut known = Known { walked, sampled: HashMap::new() };
         if let Pages::Sampled(sampling) = &mut self.pages {
             sampling.add_to(&mut known, pins);
         }
         known
     }
 
-    fn trouble(&self) -> Option<CollectError> {
-        let Pages::Sampled(sampling) = &self.pages else { return None };
-        let lacks: Vec<_> = sampling.lacks().iter().map(Lack::to_string).collect();
+    fn trouble(&self, layout: &Layout) -> Option<CollectError> {
+        let lacks = match &self.pages {
+            Pages::Sampled(sampling) => sampling.lacks(),
+            _ if self.blind && layout.by_method[Method::Unknown as usize] > 0 => {
+                vec![
+                    "the RDMA modules came again without types, so that their pages can't be found: \
+                     restart mrscope, which then samples"
+                        .to_owned(),
+                ]
+            }
+            _ => Vec::new(),
+        };
         (!lacks.is_empty()).then(|| {
             CollectError::Unsupported(format!(
                 "where registered memory lies is not known whole: {}",

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::ebpf::{EventsError, KernelEvents};
 use crate::host::{Host, HostMemory, Rights};
+use crate::ledger::distinct::Room;
 use crate::model::{
-    Excluded, HookState, PlacementOptions, ProbeFigures, ProcessKey, ResourcesOptions, Snapshot,
-    TlbFigures, TlbOptions,
+    Excluded, Found, HookState, PlacementOptions, ProbeFigures, ProcessKey, ResourcesOptions,
+    Snapshot, TlbFigures, TlbOptions,
 };
 use crate::nldev::ListsResources;
 
 use super::accounts::{self, Resources, ResourcesAsk, ResourcesSource, Watching};
+use super::found;
 use super::nics::{self, Devices, DevicesSource};
 use super::places::{self, Places, PlacesAsk, PlacesSource};
 use super::probing::Probes;
@@ -62,6 +64,8 @@ pub struct Sources {
     tlb_options: TlbOptions,
     resources: Option<ResourcesSource>,
     places: Option<PlacesSource>,
+    /// MRs from before registrations were watched.
+    found: Vec<Found>,
     prober: Option<Probing>,
 }
 
@@ -116,7 +120,8 @@ impl Sources {
         let on = |collector| !off.contains(&collector);
         let SourceOptions { tlb: tlb_options, resources, placement, excluded, permanent_drop } =
             options;
-        let sampling = if permanent_drop { Rights::NONE } else { Rights::SAMPLING };
+        let samples = on("mr") && !permanent_drop;
+        let sampling = if samples { Rights::SAMPLING } else { Rights::NONE };
         let events = sources::events(host.clone(), openers.events)?;
         let pins = events.teller().filter(|_| on("resources"));
         let placed = events.teller().filter(|_| on("placement"));
@@ -128,6 +133,7 @@ impl Sources {
             places: placed
                 .map(|pins| places::places(host.clone(), placement, sampling, pins))
                 .transpose()?,
+            found: Vec::new(),
             events,
             tasks: sources::tasks(host.clone(), openers.tasks)?,
             devices: nics::devices(host.clone(), MAX_AGE, excluded)?,
@@ -173,9 +179,8 @@ impl Sources {
         self.events.wait(Instant::now() + EVENTS_DEADLINE);
         self.ask_resources();
         wait(self.resources.as_mut(), Instant::now() + RESOURCES_DEADLINE);
-        // After what was found, which is among what it adds up.
+        // After what was found, which is among what it adds up. What comes of it is for a later page.
         self.ask_places();
-        wait(self.places.as_mut(), Instant::now() + RESOURCES_DEADLINE);
         wait(self.memory.as_mut(), deadline);
         wait(self.tlb.as_mut(), deadline);
         Seen {
@@ -238,8 +243,16 @@ impl Sources {
         let events = self.events.latest(MAX_AGE);
         let snapshot = answer(&events).ok().and_then(|events| events.snapshot.as_ref().ok());
         let listed = latest(self.resources.as_ref());
-        let found = answer(&listed).map(|listed| listed.accounts.found.clone()).unwrap_or_default();
-        places.ask(PlacesAsk { watched: snapshot.and_then(Watching::of), found });
+        found::keep_up(&mut self.found, answer(&listed));
+        let tasks = self.tasks.latest(MAX_AGE);
+        let room = match (answer(&tasks), snapshot) {
+            (Ok(list), Some(snapshot)) => {
+                found::room(&self.found, &list.tasks, &snapshot.processes)
+            }
+            _ => Room::new(),
+        };
+        let (watched, found) = (snapshot.and_then(Watching::of), self.found.clone());
+        places.ask(PlacesAsk { watched, found, room });
     }
 
     fn names(&self) -> Vec<String> {

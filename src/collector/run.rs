@@ -286,12 +286,7 @@ impl Engine {
             self.judge_probe(published.begun, &snapshot.processes, seen);
             self.rows_read = published.begun + published.took;
             self.rows.clone_from(&snapshot.processes);
-            match answer(&seen.resources) {
-                Ok(listed) => self.found.clone_from(&listed.accounts.found),
-                Err(CollectError::NoData(_)) => self.found.clear(),
-                // They are still there, as far as anybody knows.
-                Err(_) => {}
-            }
+            found::keep_up(&mut self.found, answer(&seen.resources));
             self.holders.add_to_rows(&mut self.rows, &self.found, tasks);
             let counted = snapshot.counting_since_ns.is_some();
             let compared = tasks.filter(|tasks| counted && tasks.whole && tasks.exact);

@@ -8,6 +8,9 @@ use crate::model::{Found, FoundOwner, MrKind, Pin, ProcessKey};
 /// A process as /proc tells it: what was found is known by that alone.
 pub type Tick = (u32, u64);
 
+/// VmPin of processes beyond what they were seen to pin.
+pub type Room = HashMap<Tick, u64>;
+
 /// Bytes in whole pages, each page once, however many MRs and queues it is in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Distinct {
@@ -20,21 +23,27 @@ impl Distinct {
     /// Only what is pinned of the host: neither peer memory nor dmabufs.
     ///
     /// Where MRs lie that were found is not told. One buffer is mostly registered on each device
-    /// alike, so that the device with most of them stands for all.
+    /// alike, so that the device with most of them stands for all; and no more than there is `room`
+    /// for in the VmPin of its process, where that is known: they may be memory of a GPU.
     #[must_use]
-    pub fn of(pins: &[Pin], found: &[Found], page_bytes: u64) -> Self {
-        let mut ranges: HashMap<Option<Tick>, Vec<(u64, u64)>> = HashMap::new();
+    pub fn of(pins: &[Pin], found: &[Found], room: &Room, page_bytes: u64) -> Self {
+        let mut all = Self::default();
+        let mut ranges: HashMap<Tick, Vec<(u64, u64)>> = HashMap::new();
         for pin in pins.iter().filter(|pin| pin.kind == MrKind::Host && pin.committed) {
             let begin = pin.address / page_bytes * page_bytes;
             let end = begin.saturating_add(pin.pinned_bytes);
-            ranges.entry(pin.owner.as_ref().map(ProcessKey::tick)).or_default().push((begin, end));
+            match &pin.owner {
+                Some(owner) => ranges.entry(owner.tick()).or_default().push((begin, end)),
+                // Whose address space it is nobody knows.
+                None => all.add(None, pin.pinned_bytes),
+            }
         }
-        let mut all = Self::default();
         for (owner, ranges) in ranges {
-            all.add(owner, union(ranges));
+            all.add(Some(owner), union(ranges));
         }
         for (owner, bytes) in largest_of_devices(found) {
-            all.add(owner, bytes);
+            let room = owner.and_then(|owner| room.get(&owner)).copied();
+            all.add(owner, bytes.min(room.unwrap_or(u64::MAX)));
         }
         all
     }
@@ -107,7 +116,7 @@ mod tests {
     }
 
     fn of(pins: &[Pin]) -> Vec<(Tick, u64)> {
-        let distinct = Distinct::of(pins, &[], PAGE);
+        let distinct = Distinct::of(pins, &[], &Room::new(), PAGE);
         assert_eq!(distinct.bytes, distinct.of_process.values().sum::<u64>());
         distinct.of_process.into_iter().collect()
     }
@@ -134,8 +143,9 @@ mod tests {
 
     #[test]
     fn what_is_nobody_s_is_the_host_s_all_the_same() {
-        let pins = [Pin { owner: None, ..pin(ONE, "a", 1 << 30, 8192) }];
-        let distinct = Distinct::of(&pins, &[], PAGE);
+        // Two address spaces, for all that is known.
+        let pins = [4096, 4096].map(|bytes| Pin { owner: None, ..pin(ONE, "a", 1 << 30, bytes) });
+        let distinct = Distinct::of(&pins, &[], &Room::new(), PAGE);
         assert_eq!((distinct.bytes, distinct.of_process.len()), (8192, 0));
     }
 
@@ -166,9 +176,13 @@ mod tests {
             Found { owner: FoundOwner::Gone, ..found("a", MrKind::Host, 4096) },
         ];
         let pins = [pin(ONE, "a", 1 << 30, 4096)];
-        let distinct = Distinct::of(&pins, &all, PAGE);
+        let within = |room: Room| Distinct::of(&pins, &all, &room, PAGE);
+        let distinct = within(Room::new());
         assert_eq!(distinct.of_process, BTreeMap::from([(ONE.tick(), 16_384)]));
         assert_eq!(distinct.bytes, 16_384 + 4096);
+        // Of a dmabuf nothing is in VmPin.
+        let distinct = within(Room::from([(ONE.tick(), 8192)]));
+        assert_eq!(distinct.of_process, BTreeMap::from([(ONE.tick(), 12_288)]));
     }
 
     proptest! {

@@ -88,20 +88,33 @@ pub struct Layout {
 }
 
 /// Where MRs lie by the address of their umem, and how that is known.
-pub type Known = HashMap<u64, (Placed, Method)>;
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Known {
+    pub walked: HashMap<u64, Placed>,
+    pub sampled: HashMap<u64, Placed>,
+}
+
+impl Known {
+    /// What is known of the umem that a pin made, and not of one before it at its address.
+    #[must_use]
+    pub fn of(&self, pin: &Pin) -> Option<(&Placed, Method)> {
+        let walked = self.walked.get(&pin.umem).map(|placed| (placed, Method::Walked));
+        let walked = walked.filter(|(placed, _)| placed.born_ns == pin.born_ns);
+        let sampled = || self.sampled.get(&pin.umem).map(|placed| (placed, Method::Sampled));
+        walked.or_else(|| sampled().filter(|(placed, _)| placed.born_ns == pin.born_ns))
+    }
+}
 
 impl Layout {
-    /// What is known of an umem counts if it was made by the call of the pin.
     #[must_use]
     pub fn of(pins: &[Pin], known: &Known, found: &[Found]) -> Self {
         let mut all = Self::default();
         for pin in pins.iter().filter(|pin| is_placed(pin)) {
-            let placed = known.get(&pin.umem).filter(|(placed, _)| placed.born_ns == pin.born_ns);
             all.add(&Mr {
                 owner: pin.owner.as_ref().map(ProcessKey::tick),
                 device: &pin.device,
                 bytes: pin.pinned_bytes,
-                placed: placed.map(|(placed, method)| (placed, *method)),
+                placed: known.of(pin),
             });
         }
         for some in found.iter().filter(|some| some.kind == MrKind::Host) {
@@ -121,8 +134,14 @@ impl Layout {
         }
         self.of_device.entry(mr.device.to_owned()).or_default().take(mr);
         self.all.take(mr);
-        let method = mr.placed.map_or(Method::Unknown, |(_, method)| method);
-        self.by_method[method as usize] += mr.bytes;
+        let mut unknown = mr.bytes;
+        if let Some((placed, method)) = mr.placed {
+            let told = placed.placement.iter().filter(|(place, _)| *place != Place::default());
+            let told = told.map(|(_, bytes)| bytes).sum::<u64>().min(mr.bytes);
+            self.by_method[method as usize] += told;
+            unknown -= told;
+        }
+        self.by_method[Method::Unknown as usize] += unknown;
     }
 }
 
@@ -172,28 +191,33 @@ mod tests {
 
     #[test]
     fn what_each_mr_lies_on_adds_up_and_the_rest_is_unknown() {
-        let known = Known::from([
-            (1, (placed(1, Some(3), &[(BASE, 8192), (HUGE, 4096)]), Method::Walked)),
-            (2, (placed(2, None, &[(BASE, 4096)]), Method::Sampled)),
-        ]);
+        let walked = placed(1, Some(3), &[(UNKNOWN, 4096), (BASE, 4096), (HUGE, 4096)]);
+        let known = Known {
+            walked: HashMap::from([(1, walked)]),
+            sampled: HashMap::from([(2, placed(2, None, &[(BASE, 4096)]))]),
+        };
         let pins = [pin(1, "a", 12_288), pin(2, "b", 8192), pin(3, "a", 4096)];
         let layout = Layout::of(&pins, &known, &[]);
         let of_a = &layout.of_device["a"];
-        assert_eq!(places(of_a), [(UNKNOWN, 4096), (BASE, 8192), (HUGE, 4096)]);
+        assert_eq!(places(of_a), [(UNKNOWN, 8192), (BASE, 4096), (HUGE, 4096)]);
         assert_eq!(of_a.scatter, Scatter { entries: 3, bytes: 12_288 });
         assert_eq!(places(&layout.of_device["b"]), [(UNKNOWN, 4096), (BASE, 4096)]);
-        let all = [(UNKNOWN, 8192), (BASE, 12_288), (HUGE, 4096)];
+        let all = [(UNKNOWN, 12_288), (BASE, 8192), (HUGE, 4096)];
         assert_eq!(places(&layout.of_process[&ONE.tick()]), all);
-        assert_eq!((places(&layout.all), layout.by_method), (all.to_vec(), [12_288, 8192, 4096]));
+        assert_eq!((places(&layout.all), layout.by_method), (all.to_vec(), [8192, 4096, 12_288]));
     }
 
     #[test]
     fn what_was_known_of_the_umem_before_it_is_nothing() {
         let old = Placed { born_ns: 1, ..placed(1, Some(9), &[(BASE, 4096)]) };
-        let layout =
-            Layout::of(&[pin(1, "a", 4096)], &Known::from([(1, (old, Method::Walked))]), &[]);
-        assert_eq!(places(&layout.all), [(UNKNOWN, 4096)]);
-        assert_eq!((layout.all.scatter, layout.by_method), (Scatter::default(), [0, 0, 4096]));
+        for known in [
+            Known { walked: HashMap::from([(1, old.clone())]), ..Known::default() },
+            Known { sampled: HashMap::from([(1, old)]), ..Known::default() },
+        ] {
+            let layout = Layout::of(&[pin(1, "a", 4096)], &known, &[]);
+            assert_eq!(places(&layout.all), [(UNKNOWN, 4096)]);
+            assert_eq!((layout.all.scatter, layout.by_method), (Scatter::default(), [0, 0, 4096]));
+        }
     }
 
     #[test]
@@ -204,7 +228,7 @@ mod tests {
             Pin { kind: MrKind::Odp, ..pin(3, "a", 0) },
             Pin { committed: false, ..pin(4, "a", 4096) },
         ];
-        assert_eq!(Layout::of(&pins, &Known::new(), &[]), Layout::default());
+        assert_eq!(Layout::of(&pins, &Known::default(), &[]), Layout::default());
     }
 
     #[test]
@@ -219,7 +243,7 @@ mod tests {
             largest_bytes: 5000,
         };
         let found = [found(FoundOwner::Process(ONE.rounded())), found(FoundOwner::Gone)];
-        let layout = Layout::of(&[], &Known::new(), &found);
+        let layout = Layout::of(&[], &Known::default(), &found);
         assert_eq!(places(&layout.all), [(UNKNOWN, 16_384)]);
         assert_eq!(places(&layout.of_process[&ONE.tick()]), [(UNKNOWN, 8192)]);
     }

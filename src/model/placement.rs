@@ -1,6 +1,5 @@
 //! On which pages and NUMA node the memory of an MR lies.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Pages of one size on one node. None where that is not known.
@@ -11,30 +10,34 @@ pub struct Place {
     pub node: Option<u32>,
 }
 
-/// Bytes by the place that they lie on, in whole pages.
+/// Bytes by the place that they lie on, in whole pages; sorted. Mostly one or two places.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Placement(BTreeMap<Place, u64>);
+pub struct Placement(Vec<(Place, u64)>);
 
 impl Placement {
     pub fn add(&mut self, place: Place, bytes: u64) {
-        if bytes > 0 {
-            *self.0.entry(place).or_default() += bytes;
+        if bytes == 0 {
+            return;
+        }
+        match self.0.binary_search_by_key(&place, |(place, _)| *place) {
+            Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(bytes),
+            Err(at) => self.0.insert(at, (place, bytes)),
         }
     }
 
     pub fn merge(&mut self, other: &Self) {
-        for (place, bytes) in &other.0 {
-            self.add(*place, *bytes);
+        for (place, bytes) in other.iter() {
+            self.add(place, bytes);
         }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Place, u64)> + '_ {
-        self.0.iter().map(|(place, bytes)| (*place, *bytes))
+        self.0.iter().copied()
     }
 
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.0.values().sum()
+        self.0.iter().fold(0, |all, (_, bytes)| all.saturating_add(*bytes))
     }
 }
 

@@ -72,7 +72,7 @@ impl Ground {
 
     fn read(&mut self, live_pins: u64, seconds: u64) -> Result<Arc<Places>, CollectError> {
         let watched = Watching { since_ns: 1, unknown_releases: BTreeMap::new(), live_pins };
-        let ask = PlacesAsk { watched: Some(watched), found: Vec::new() };
+        let ask = PlacesAsk { watched: Some(watched), ..PlacesAsk::default() };
         self.reader.read(&ask, &|| Duration::from_secs(seconds))
     }
 }
@@ -131,7 +131,7 @@ fn a_reading_that_fails_is_told_and_the_next_one_is_whole() {
 #[test]
 fn of_more_pins_than_are_read_nothing_is_claimed() {
     let mut ground = Ground::new(Pages::Off);
-    assert!(matches!(ground.read(MOST_PINS + 1, 0), Err(CollectError::Unsupported(_))));
+    assert!(matches!(ground.read(MOST_PINS + 1, 0), Err(CollectError::Failed(_))));
     assert_eq!(ground.programs.lock().unwrap().readings, 0);
     assert!(ground.read(MOST_PINS, 15).is_ok());
 }
@@ -193,19 +193,47 @@ fn of_what_nobody_walked_large_mrs_are_looked_at_once_each() {
 
     let sampler = Sampler::new(&Host::live(), Rights::in_effect().for_sampling());
     let mut sampling = Sampling::new(sampler);
-    let mut known = Known::new();
-    sampling.add_to(&mut known, &[large.clone(), small.clone()]);
-    let (placed, method) = &known[&1];
+    let mut known = Known::default();
+    // Pins that nobody is known to own are in nobody's way.
+    let nobodys = (10..1000).map(|umem| Pin { owner: None, ..here(umem, 4 << 20) });
+    let pins: Vec<Pin> = nobodys.chain([large.clone(), small.clone()]).collect();
+    sampling.add_to(&mut known, &pins);
+    let placed = &known.sampled[&1];
     assert_eq!((placed.placement.bytes(), placed.born_ns), (4 << 20, 1));
-    assert_eq!((*method, known.len()), (Method::Sampled, 1));
+    assert_eq!((known.walked.len(), known.sampled.len()), (0, 1));
 
     // What was seen once is so while the MR lives, whatever is there now.
     drop(memory);
-    let mut later = Known::new();
+    let mut later = Known::default();
     sampling.add_to(&mut later, &[large.clone(), small]);
     assert_eq!(later, known);
-    let mut gone = Known::new();
+    let mut gone = Known::default();
     sampling.add_to(&mut gone, &[]);
     sampling.add_to(&mut gone, &[Pin { born_ns: 2, ..large }]);
-    assert!(gone.get(&1).is_none_or(|(again, _)| again.born_ns == 2), "{gone:?}");
+    assert!(gone.sampled.get(&1).is_none_or(|again| again.born_ns == 2), "{gone:?}");
+}
+
+#[test]
+fn modules_that_come_again_without_types_are_told_of() {
+    let mut ground = Ground::new(Pages::Asked(Host::at("/nonexistent")));
+    ground.with(|programs| {
+        programs.pins = vec![pin(1, PAGE)];
+        programs.placements = Some(walked(1));
+    });
+    assert_eq!(ground.read(1, 0).unwrap().trouble, None);
+    ground.with(|programs| programs.placements = None);
+    let trouble = ground.read(1, 15).unwrap().trouble.clone();
+    assert!(matches!(trouble, Some(CollectError::Unsupported(_))), "{trouble:?}");
+    // While there are none nothing is amiss.
+    ground.with(|programs| programs.pins.clear());
+    assert_eq!(ground.read(0, 30).unwrap().trouble, None);
+}
+
+#[test]
+fn why_an_mr_was_not_seen_is_told_as_long_as_it_lives() {
+    let mut ground = Ground::new(Pages::Asked(Host::at("/nonexistent")));
+    ground.with(|programs| programs.pins = vec![pin(1, 2 << 20)]);
+    assert!(ground.read(1, 0).unwrap().trouble.is_some());
+    ground.with(|programs| programs.pins.clear());
+    assert_eq!(ground.read(0, 15).unwrap().trouble, None);
 }
