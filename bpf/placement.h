@@ -191,7 +191,7 @@ __noinline int place(__u64 umem, __u64 born_ns, __u64 pages)
 	call->walk.pages = 0;
 	/* One in its place is of an umem whose release was never seen. */
 	if (bpf_map_update_elem(&placements, &umem, &row, BPF_ANY)) {
-		count_lost(LOST_PLACEMENTS_FULL);
+		count_lost(LOST_PLACEMENTS_NO_MEMORY);
 		return 0;
 	}
 #pragma clang loop unroll(disable)

@@ -90,6 +90,7 @@ struct totals {
 	__s64 active;
 	__s64 active_bytes;
 	__s64 pinned_bytes[USES];
+	__u64 walk_ns;		/* of our own: looks at pinned pages, in no other time here */
 	__u64 unknown_releases; /* calls that released an umem that has no row */
 };
 

@@ -168,6 +168,7 @@ static __always_inline void count_registration(const struct call *call, struct p
 			count_slot(row->size_slots, call->length_bytes);
 		}
 		if (call->pins_made) {
+			__sync_fetch_and_add(&row->walk_ns, call->walk_ns);
 			__sync_fetch_and_add(&row->pin_ns, call->pin_ns);
 			count_slot(row->pin_slots, call->pin_ns);
 		}

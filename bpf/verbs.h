@@ -137,7 +137,7 @@ enum lost_reason {
 	LOST_FAILURES_FULL,
 	LOST_LAST_FAILURES,   /* the map would not take one */
 	LOST_THREADS_REFUSED, /* storage that a thread could not be given or asked for */
-	LOST_PLACEMENTS_FULL,
+	LOST_PLACEMENTS_NO_MEMORY,
 	LOST_REASONS,
 };
 

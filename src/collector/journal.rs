@@ -100,7 +100,7 @@ impl Journal {
 /// What helps when a map is full.
 pub fn remedy_of_full(map: &str) -> &'static str {
     match map {
-        "pins" | "placements" => "raise ebpf.max_pins in the configuration and restart mrscope",
+        "pins" => "raise ebpf.max_pins in the configuration and restart mrscope",
         "processes" => "raise ebpf.max_processes in the configuration and restart mrscope",
         _ => "its size is fixed: please report it with the output of /metrics",
     }
@@ -109,6 +109,10 @@ pub fn remedy_of_full(map: &str) -> &'static str {
 fn remedy_of_loss(source: &str, reason: &str) -> &'static str {
     match reason {
         "full" => remedy_of_full(source),
+        "no_memory" => {
+            "the kernel had no memory for what its programs keep: where these MRs lie is unknown, and \
+             all else is right"
+        }
         "probe_missed" => {
             "more calls at once than return probes follow: raise --ebpf.maxactive (kprobes of the perf \
              PMU can't follow more: mount tracefs writable and restart mrscope)"

@@ -28,6 +28,7 @@ impl Collector for Placement {
         distinct(&places.distinct, scene, page)?;
         if let Some(layout) = &places.layout {
             devices(layout, scene.present, page)?;
+            looks(scene, page)?;
             processes(layout, scene, page)?;
         }
         match &places.trouble {
@@ -69,6 +70,19 @@ fn devices(layout: &Layout, present: &[String], page: &mut Page) -> Result<(), P
     }
     for (method, bytes) in Method::ALL.iter().zip(layout.by_method) {
         page.number(&placement::BY_METHOD, &[method.label()], bytes as f64)?;
+    }
+    Ok(())
+}
+
+/// Of all devices that registrations were seen on, or that are there.
+fn looks(scene: &Scene<'_>, page: &mut Page) -> Result<(), PageError> {
+    let mut seconds: BTreeMap<&str, f64> =
+        scene.present.iter().map(|name| (name.as_str(), 0.0)).collect();
+    for totals in scene.events.iter().flat_map(|snapshot| &snapshot.devices) {
+        *seconds.entry(&totals.device).or_default() += totals.walk_ns as f64 * 1e-9;
+    }
+    for (device, seconds) in seconds {
+        page.number(&placement::LOOK_SECONDS, &[device], seconds)?;
     }
     Ok(())
 }

@@ -76,6 +76,7 @@ pub fn device_totals(
             *sum += bytes;
         }
         into.unknown_releases += row.unknown_releases;
+        into.walk_ns += row.walk_ns;
     }
     joined.into_values().collect()
 }
@@ -255,7 +256,7 @@ const LOST: [(&str, &str); records::LOST_REASONS as usize] = [
     ("failures", "full"),
     ("last_failures", "not_written"),
     ("mlock_threads", "refused"),
-    ("placements", "full"),
+    ("placements", "no_memory"),
 ];
 
 /// Every row, zero too: that nothing was lost is something to show.
@@ -361,7 +362,7 @@ mod tests {
         assert_eq!(LOST[records::LOST_FAILURES_FULL as usize], ("failures", "full"));
         assert_eq!(LOST[records::LOST_LAST_FAILURES as usize], ("last_failures", "not_written"));
         assert_eq!(LOST[records::LOST_THREADS_REFUSED as usize], ("mlock_threads", "refused"));
-        assert_eq!(LOST[records::LOST_PLACEMENTS_FULL as usize], ("placements", "full"));
+        assert_eq!(LOST[records::LOST_PLACEMENTS_NO_MEMORY as usize], ("placements", "no_memory"));
         assert_eq!(MlockCall::ALL.len(), records::MLOCK_SYSCALLS as usize);
         let place = |call| MlockCall::ALL.iter().position(|known| *known == call);
         assert_eq!(place(MlockCall::Mlockall), Some(records::SYSCALL_MLOCKALL as usize));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::MapInfo;
 
@@ -16,7 +17,7 @@ use super::records::{self, Record};
 use super::rows::RowWalks;
 
 /// Maps whose use is told, in the order of their figures.
-pub const TOLD: [&str; 9] = [
+pub const TOLD: [&str; 10] = [
     "calls",
     "pins",
     "processes",
@@ -26,6 +27,7 @@ pub const TOLD: [&str; 9] = [
     "devices",
     "device_samples",
     HISTORY,
+    placement::ROWS,
 ];
 
 /// Its rows are sets, of which each has several places.
@@ -40,7 +42,7 @@ pub struct Readers {
     /// None while registrations are not watched.
     history: Option<Mapped<records::history_use>>,
     /// Pages of MRs are looked at.
-    places: bool,
+    places: Option<OwnedFd>,
     /// Most rows and kernel memory of each map, which stay as they were made.
     sizes: BTreeMap<&'static str, (u64, u64)>,
 }
@@ -58,7 +60,8 @@ impl Readers {
             mlocks.then(|| maps.mapped("mlocks", records::MLOCK_SYSCALLS as usize)).transpose()?;
         let history = maps.get("history_use").is_some();
         let history = history.then(|| maps.mapped("history_use", 1)).transpose()?;
-        let places = maps.get(placement::ROWS).is_some();
+        let places = maps.get(placement::ROWS).map(|fd| fd.try_clone_to_owned()).transpose();
+        let places = places.map_err(|source| EventsError::Map { map: placement::ROWS, source })?;
         let told = TOLD.into_iter().filter(|map| maps.get(map).is_some());
         let sizes = told.map(|map| Ok((map, size(maps, map)?)));
         let sizes = sizes.collect::<Result<_, EventsError>>()?;
@@ -81,7 +84,8 @@ impl Readers {
     /// # Errors
     /// The kernel refuses the walk, or ends it halfway.
     pub fn placements(&mut self) -> Result<Option<Vec<(u64, records::placement)>>, EventsError> {
-        self.places.then(|| self.walks.read(placement::ROWS)).transpose()
+        let walks = &mut self.walks;
+        self.places.is_some().then(|| walks.read(placement::ROWS)).transpose()
     }
 
     /// Deletes rows of processes.
@@ -109,7 +113,11 @@ impl Readers {
 
     /// How full a map is. None if there is none.
     pub fn map_use(&self, map: &'static str, entries: u64) -> Option<MapUse> {
-        let (max_entries, memory_bytes) = *self.sizes.get(map)?;
+        let (max_entries, mut memory_bytes) = *self.sizes.get(map)?;
+        if let (placement::ROWS, Some(places)) = (map, &self.places) {
+            // Its rows are made on demand.
+            memory_bytes = map_memory(places.as_fd());
+        }
         // CPUs that take one place at once each count it.
         Some(MapUse { map, entries: entries.min(max_entries), max_entries, memory_bytes })
     }

@@ -313,7 +313,7 @@ impl Tracer {
         let now_ns = now_ns();
         let mut calls = self.rows("calls")?;
         self.give_up_calls(&mut calls, now_ns);
-        let totals = self.rows("totals")?;
+        let totals: Vec<(records::totals_key, records::totals)> = self.rows("totals")?;
         let failures = self.rows("failures")?;
         let last_failures = self.rows("last_failures")?;
         let (names, ids, samples) = self.device_names(present)?;
@@ -321,6 +321,8 @@ impl Tracer {
         // Every pin names its process; the map itself is never walked.
         let pins: i64 = processes.iter().map(|(_, row)| row.live_pins).sum();
         let history = self.readers.as_ref().map(Readers::history).unwrap_or_default();
+        let of_host = totals.iter().filter(|(key, _)| key.kind == records::KIND_HOST);
+        let placed: i64 = of_host.map(|(_, row)| row.active).sum();
         let entries = [
             calls.len() as u64,
             pins.max(0) as u64,
@@ -331,6 +333,7 @@ impl Tracer {
             ids,
             samples,
             history.taken,
+            placed.max(0) as u64,
         ];
         let used = TOLD.into_iter().zip(entries);
         let readers = self.readers.as_ref();

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::model::{Found, FoundOwner, MrKind, Pin, ProcessKey};
+use crate::model::{Found, FoundOwner, MrKind, Pin};
 
 /// A process as /proc tells it: what was found is known by that alone.
 pub type Tick = (u32, u64);
@@ -92,7 +92,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::{MadeBy, PinUse};
+    use crate::model::{MadeBy, PinUse, ProcessKey};
 
     const PAGE: u64 = 4096;
     const ONE: ProcessKey = ProcessKey { tgid: 7, start_ns: 12_345_678 };

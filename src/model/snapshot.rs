@@ -77,6 +77,8 @@ pub struct DeviceTotals {
     pub pinned_bytes: [i64; PinUse::ALL.len()],
     /// Calls that released what no row tells of: registered before mrscope watched, or lost.
     pub unknown_releases: u64,
+    /// What looking at the pages of MRs took, which is in no other time here.
+    pub walk_ns: u64,
 }
 
 impl DeviceTotals {
@@ -103,6 +105,7 @@ impl DeviceTotals {
             active_bytes: 0,
             pinned_bytes: [0; PinUse::ALL.len()],
             unknown_releases: 0,
+            walk_ns: 0,
         }
     }
 }
@@ -165,10 +168,10 @@ pub struct MapUse {
 
 impl MapUse {
     /// A full one loses nothing that counts: of the devices' samples a few are enough, and of the
-    /// last failures the newest; what the history forgets is told.
+    /// last failures the newest; what the history forgets is told, and placements have the rows of pins.
     #[must_use]
     pub fn may_be_full(&self) -> bool {
-        matches!(self.map, "device_samples" | "last_failures" | "history")
+        matches!(self.map, "device_samples" | "last_failures" | "history" | "placements")
     }
 }
 

@@ -203,6 +203,7 @@ fn device(name: &str, kind: MrKind) -> DeviceTotals {
         active_bytes: 12_345_678,
         pinned_bytes: [12_349_440, 8192, 0],
         unknown_releases: 0,
+        walk_ns: 7_000_000,
     }
 }
 

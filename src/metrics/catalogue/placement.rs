@@ -68,6 +68,13 @@ pub static BY_METHOD: Metric = metric(
     "Pinned host memory of all active MRs by how it is known where it lies: walked from its own pages as it was registered, sampled from up to 64 of them later, or unknown.",
 );
 
+pub static LOOK_SECONDS: Metric = metric(
+    "mrscope_mr_placement_seconds_total",
+    Kind::Counter,
+    &["device"],
+    "Time that successful registrations waited for mrscope while it looked at their pages. It is in no other figure: the durations of registrations are without it.",
+);
+
 pub static TABLE: &[&Metric] = &[
     &DISTINCT,
     &PROCESS_DISTINCT,
@@ -78,5 +85,6 @@ pub static TABLE: &[&Metric] = &[
     &PROCESS_SCATTER_ENTRIES,
     &PROCESS_SCATTER_BYTES,
     &BY_METHOD,
+    &LOOK_SECONDS,
     &READ,
 ];

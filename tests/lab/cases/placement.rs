@@ -41,7 +41,7 @@ const STEPS: u64 = 4096;
 
 const WALKED: &str = "mrscope_mr_placement_bytes{method=\"walked\"}";
 const SAMPLED: &str = "mrscope_mr_placement_bytes{method=\"sampled\"}";
-const LOST: &str = "mrscope_lost_updates_total{reason=\"full\",source=\"placements\"}";
+const LOST: &str = "mrscope_lost_updates_total{reason=\"no_memory\",source=\"placements\"}";
 
 /// Bytes by size of page and node; None where the page says that it is unknown.
 type Bytes = BTreeMap<(Option<u64>, Option<u32>), f64>;
