@@ -4,6 +4,9 @@ use std::io::ErrorKind;
 
 use super::Host;
 
+/// Threads that are asked where the leader has ended; others end meanwhile, or all run.
+const MOST_THREADS: usize = 64;
+
 /// What /proc tells of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
@@ -19,8 +22,22 @@ pub enum Program {
 /// makes no other program of it.
 #[must_use]
 pub fn program_of(host: &Host, tgid: u32) -> Program {
+    let of_leader = linked(host, &format!("{tgid}/exe"));
+    if of_leader != Program::Unknown {
+        return of_leader;
+    }
+    // Of a leader that has ended nothing is told, while other threads run the program.
+    let tasks = std::fs::read_dir(host.proc(format!("{tgid}/task")));
+    let tasks = tasks.into_iter().flatten().filter_map(Result::ok).take(MOST_THREADS);
+    tasks
+        .map(|task| linked(host, &format!("{tgid}/task/{}/exe", task.file_name().display())))
+        .find(|told| *told != Program::Unknown)
+        .unwrap_or(Program::Unknown)
+}
+
+fn linked(host: &Host, link: &str) -> Program {
     const REMOVED: &str = " (deleted)";
-    match std::fs::read_link(host.proc(format!("{tgid}/exe"))) {
+    match std::fs::read_link(host.proc(link)) {
         Ok(path) => {
             let path = path.to_string_lossy();
             Program::Path(path.strip_suffix(REMOVED).unwrap_or(&path).to_owned())
@@ -46,6 +63,18 @@ mod tests {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         assert_eq!(program_of(&Host::live(), child.id()), Program::Unknown);
+    }
+
+    #[test]
+    fn of_a_process_whose_leader_has_ended_another_thread_tells() {
+        let root = std::env::temp_dir().join(format!("mrscope-leader-{}", std::process::id()));
+        for thread in ["7", "9"] {
+            std::fs::create_dir_all(root.join("proc/7/task").join(thread)).unwrap();
+        }
+        symlink("/opt/train", root.join("proc/7/task/9/exe")).unwrap();
+        let told = program_of(&Host::at(&root), 7);
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(told, Program::Path("/opt/train".to_owned()));
     }
 
     #[test]

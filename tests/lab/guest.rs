@@ -36,7 +36,7 @@ const PARALLEL: &[&str] = &[
     "random_operations_of_several_processes_add_up",
 ];
 
-/// Cases about mrscope's own programs, to which all kernels are alike: run on [`matrix::LOCKED_KERNEL`],
+/// Cases about what mrscope itself does, to which all kernels are alike: run on [`matrix::LOCKED_KERNEL`],
 /// on others when they are named, or all kernels are asked for.
 const ANY_KERNEL: &[&str] = &[
     "probing_without_libibverbs_says_what_to_install",
@@ -57,6 +57,22 @@ const ANY_KERNEL: &[&str] = &[
     "a_bench_leaves_out_rows_whose_pages_others_have",
     "a_bench_that_is_stopped_or_killed_gives_all_back",
     "a_bench_of_what_is_not_there_says_what_there_is",
+    "bench_prints_all_rows_with_figures_of_calls_that_were_made",
+    "a_process_that_failed_and_ended_is_on_the_next_page_of_two_scrapers",
+    "a_limit_that_comes_later_is_found",
+    "members_of_a_cgroup_are_one_series_that_keeps_the_dead_s_events",
+    "switched_off_nothing_watches_locks",
+    "a_full_history_forgets_the_oldest_and_tells_how_many",
+    "a_hundred_buffers_registered_once_are_no_repeats",
+    "what_the_dead_had_registered_is_no_repeat_and_not_missed",
+    "ranges_that_overlap_are_distinct_once_and_those_that_touch_add_up",
+    "memory_that_two_processes_share_is_distinct_in_each",
+    "a_pod_s_process_is_told_with_its_labels",
+    "a_process_of_v1_is_told_by_all_its_hierarchies",
+    "a_program_that_another_takes_over_is_told_anew",
+    "without_the_right_no_program_is_told_and_that_is_said_once",
+    "members_of_each_kind_of_group_keep_the_dead_s_events",
+    "samples_tell_the_size_and_the_node_of_every_kind_of_page",
 ];
 
 /// In place of a word that cases are chosen by: every case on every kernel.
