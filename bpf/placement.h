@@ -165,14 +165,15 @@ __noinline int place_stretch(__u64 umem)
 	return 0;
 }
 
-/* Makes the row of a umem that the calling thread has just pinned. */
-__noinline int place(__u64 umem, __u64 born_ns, __u64 pages)
+/* Makes the row of the umem that the calling thread has just pinned: that of its call's walk. */
+__noinline int place(__u32 pages)
 {
 	__u64 begun_ns = bpf_ktime_get_ns();
 	__u64 thread = bpf_get_current_pid_tgid();
 	const struct settings *set = the_settings();
-	struct placement row = {.born_ns = born_ns, .unknown_pages = pages};
+	struct placement row = {.unknown_pages = pages};
 	struct call *call;
+	__u64 umem;
 	__u64 list = 0;
 	int stretch;
 
@@ -182,6 +183,8 @@ __noinline int place(__u64 umem, __u64 born_ns, __u64 pages)
 	if (!call || !set || set->umem_list_offset == OFFSET_UNKNOWN ||
 	    set->umem_entries_offset == OFFSET_UNKNOWN)
 		return 0;
+	umem = call->walk.entry;
+	row.born_ns = call->start_ns;
 	bpf_probe_read_kernel(&list, sizeof(list), (void *)(umem + set->umem_list_offset));
 	bpf_probe_read_kernel(&row.entries, sizeof(row.entries),
 			      (void *)(umem + set->umem_entries_offset));
