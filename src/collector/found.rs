@@ -22,11 +22,7 @@ pub fn keep_up(found: &mut Vec<Found>, listed: Result<&Resources, &CollectError>
 
 /// VmPin of the processes of what was found, beyond what they were seen to pin.
 pub fn room(found: &[Found], tasks: &Tasks, rows: &[Process]) -> Room {
-    let of_found = found.iter().filter_map(|some| match some.owner {
-        FoundOwner::Process(key) => Some(key.tick()),
-        FoundOwner::Gone | FoundOwner::Unknown => None,
-    });
-    let owners: HashSet<Tick> = of_found.collect();
+    let owners: HashSet<Tick> = found.iter().filter_map(|some| some.owner.tick()).collect();
     let mut room = Room::new();
     for task in tasks.rows.iter().filter(|task| owners.contains(&task.key.tick())) {
         if let Some(memory) = task.memory {
@@ -65,13 +61,7 @@ impl Holders {
     }
 
     fn meet(&mut self, found: &[Found], tasks: Option<&Tasks>) {
-        let owners: HashSet<(u32, u64)> = found
-            .iter()
-            .filter_map(|some| match some.owner {
-                FoundOwner::Process(key) => Some(key.tick()),
-                FoundOwner::Gone | FoundOwner::Unknown => None,
-            })
-            .collect();
+        let owners: HashSet<Tick> = found.iter().filter_map(|some| some.owner.tick()).collect();
         self.0.retain(|tick, _| owners.contains(tick));
         if owners.len() == self.0.len() {
             return;
@@ -162,17 +152,21 @@ impl Steady {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_not_known_now_is_still_there() {
-        let some = Found {
+    fn found(owner: FoundOwner) -> Found {
+        Found {
             device: "a".to_owned(),
             kind: crate::model::MrKind::Host,
-            owner: FoundOwner::Gone,
+            owner,
             count: 1,
             bytes: 1,
             pinned_bytes: 4096,
             largest_bytes: 1,
-        };
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_now_is_still_there() {
+        let some = found(FoundOwner::Gone);
         let mut listed = Resources::default();
         listed.accounts.found = vec![some.clone()];
         let mut found = Vec::new();
@@ -186,16 +180,7 @@ mod tests {
     #[test]
     fn the_room_for_what_was_found_is_what_nobody_saw_pinned() {
         let key = ProcessKey { tgid: 7, start_ns: 12_345_678 };
-        let owner = FoundOwner::Process(key.rounded());
-        let found = Found {
-            device: "a".to_owned(),
-            kind: crate::model::MrKind::Host,
-            owner,
-            count: 1,
-            bytes: 1,
-            pinned_bytes: 1 << 40,
-            largest_bytes: 1,
-        };
+        let found = found(FoundOwner::Process(key.rounded()));
         let memory = crate::model::Memory { pinned_bytes: 12_288, ..Default::default() };
         let task = |key| crate::model::Task { key, comm: [0; 16], memory: Some(memory) };
         let other = ProcessKey { tgid: 8, start_ns: 1 };

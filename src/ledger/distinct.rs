@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::model::{Found, FoundOwner, MrKind, Pin};
+use crate::model::{Found, MrKind, Pin};
 
 /// A process as /proc tells it: what was found is known by that alone.
 pub type Tick = (u32, u64);
@@ -71,11 +71,7 @@ fn union(mut ranges: Vec<(u64, u64)>) -> u64 {
 fn largest_of_devices(found: &[Found]) -> BTreeMap<Option<Tick>, u64> {
     let mut of_device: BTreeMap<(Option<Tick>, &str), u64> = BTreeMap::new();
     for some in found.iter().filter(|some| some.kind == MrKind::Host) {
-        let owner = match some.owner {
-            FoundOwner::Process(owner) => Some(owner.tick()),
-            FoundOwner::Gone | FoundOwner::Unknown => None,
-        };
-        *of_device.entry((owner, &some.device)).or_default() += some.pinned_bytes;
+        *of_device.entry((some.owner.tick(), &some.device)).or_default() += some.pinned_bytes;
     }
     let mut largest: BTreeMap<Option<Tick>, u64> = BTreeMap::new();
     for ((owner, _), bytes) in of_device {
@@ -92,7 +88,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::{MadeBy, PinUse, ProcessKey};
+    use crate::model::{FoundOwner, MadeBy, PinUse, ProcessKey};
 
     const PAGE: u64 = 4096;
     const ONE: ProcessKey = ProcessKey { tgid: 7, start_ns: 12_345_678 };

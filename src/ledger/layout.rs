@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::model::{Found, FoundOwner, MrKind, Pin, PinUse, Place, Placed, Placement, ProcessKey};
+use crate::model::{Found, MrKind, Pin, PinUse, Place, Placed, Placement, ProcessKey};
 
 use super::distinct::Tick;
 
@@ -118,11 +118,7 @@ impl Layout {
             });
         }
         for some in found.iter().filter(|some| some.kind == MrKind::Host) {
-            let owner = match some.owner {
-                FoundOwner::Process(owner) => Some(owner.tick()),
-                FoundOwner::Gone | FoundOwner::Unknown => None,
-            };
-            let bytes = some.pinned_bytes;
+            let (owner, bytes) = (some.owner.tick(), some.pinned_bytes);
             all.add(&Mr { owner, device: &some.device, bytes, placed: None });
         }
         all
@@ -154,7 +150,7 @@ pub fn is_placed(pin: &Pin) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::MadeBy;
+    use crate::model::{FoundOwner, MadeBy};
 
     const ONE: ProcessKey = ProcessKey { tgid: 7, start_ns: 12_345_678 };
     const BASE: Place = Place { page_bytes: Some(4096), node: Some(0) };

@@ -66,6 +66,18 @@ pub enum FoundOwner {
     Unknown,
 }
 
+impl FoundOwner {
+    /// The process by its pid and start in clock ticks, which is all that is known of it; None of
+    /// nobody who is known.
+    #[must_use]
+    pub fn tick(&self) -> Option<(u32, u64)> {
+        match self {
+            Self::Process(key) => Some(key.tick()),
+            Self::Gone | Self::Unknown => None,
+        }
+    }
+}
+
 /// What was found of one device and owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
