@@ -64,6 +64,8 @@ enum {
 	RB_DEPTH = 64,
 	/* Nodes have at least five entries but for the root: 2^31 mappings take 14 levels. */
 	MAPLE_DEPTH = 14,
+	MAPLE_TYPE_SHIFT = 3,
+	MAPLE_TYPES = 0xf,
 	MAPLE_ARANGE_64 = 3,
 	MAPLE_LEAF_64 = 1,
 	RANGE_PIVOTS = 15,
@@ -97,6 +99,38 @@ static __always_inline __u64 read_word(__u64 at)
 	return word;
 }
 
+/*
+ * What an encoded node of a maple tree has for an address: one below it, or the mapping. A global
+ * function, as its loop is long to verify: so it is verified once, not at each depth.
+ */
+__noinline __u64 maple_entry(__u64 encoded, __u64 address)
+{
+	/* Its address in units of 256 bytes, and its type. */
+	__u64 node = encoded & ~0xffull;
+	__u64 pivots, slots;
+	__u32 slot = RANGE_PIVOTS;
+
+	if (!bpf_core_field_exists(struct mm_struct___maple, mm_mt))
+		return 0;
+	pivots = node + bpf_core_field_offset(struct maple_range_64, pivot);
+	slots = node + bpf_core_field_offset(struct maple_range_64, slot);
+	if ((encoded >> MAPLE_TYPE_SHIFT & MAPLE_TYPES) == MAPLE_ARANGE_64) {
+		slot = ARANGE_PIVOTS;
+		pivots = node + bpf_core_field_offset(struct maple_arange_64, pivot);
+		slots = node + bpf_core_field_offset(struct maple_arange_64, slot);
+	}
+	for (__u32 at = 0; at < RANGE_PIVOTS && at < slot; at++) {
+		__u64 pivot = read_word(pivots + at * sizeof(pivot));
+
+		/* The last entry of a node that is not full has none. */
+		if (pivot >= address || (!pivot && at)) {
+			slot = at;
+			break;
+		}
+	}
+	return read_word(slots + slot * sizeof(__u64));
+}
+
 static __always_inline void *vma_in_maple(struct mm_struct *mm, __u64 address)
 {
 	struct mm_struct___maple *tree = (void *)mm;
@@ -106,29 +140,10 @@ static __always_inline void *vma_in_maple(struct mm_struct *mm, __u64 address)
 	if ((entry & 3) != 2 || entry <= 4096)
 		return NULL;
 	for (int depth = 0; depth < MAPLE_DEPTH; depth++) {
-		/* An encoded node: its address in units of 256 bytes, and its type. */
-		__u64 node = entry & ~0xffull;
-		__u32 type = entry >> 3 & 0xf;
-		__u32 slot = RANGE_PIVOTS;
-		__u64 pivots = node + bpf_core_field_offset(struct maple_range_64, pivot);
-		__u64 slots = node + bpf_core_field_offset(struct maple_range_64, slot);
+		__u64 node = entry;
 
-		if (type == MAPLE_ARANGE_64) {
-			slot = ARANGE_PIVOTS;
-			pivots = node + bpf_core_field_offset(struct maple_arange_64, pivot);
-			slots = node + bpf_core_field_offset(struct maple_arange_64, slot);
-		}
-		for (__u32 at = 0; at < RANGE_PIVOTS && at < slot; at++) {
-			__u64 pivot = read_word(pivots + at * sizeof(pivot));
-
-			/* The last entry of a node that is not full has none. */
-			if (pivot >= address || (!pivot && at)) {
-				slot = at;
-				break;
-			}
-		}
-		entry = read_word(slots + slot * sizeof(entry));
-		if (type == MAPLE_LEAF_64)
+		entry = maple_entry(node, address);
+		if ((node >> MAPLE_TYPE_SHIFT & MAPLE_TYPES) == MAPLE_LEAF_64)
 			return (void *)entry;
 	}
 	return NULL;

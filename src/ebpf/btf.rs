@@ -2,9 +2,11 @@
 //! no such type. libbpf-rs can't parse a module's BTF, so this calls libbpf itself.
 #![allow(unsafe_code)]
 
+use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::rc::Rc;
 
 use crate::host::Host;
 
@@ -17,7 +19,7 @@ const MAX_DEPTH: u32 = 8;
 /// A parsed BTF; a module's keeps its base.
 pub struct Btf {
     raw: NonNull<libbpf_sys::btf>,
-    _base: Option<Box<Btf>>,
+    _base: Option<Rc<Btf>>,
 }
 
 impl Drop for Btf {
@@ -27,40 +29,56 @@ impl Drop for Btf {
     }
 }
 
-/// Byte offset of each `(struct, field)`; None for one that no module's BTF has.
-///
-/// Looks in ib_core and ib_uverbs: types sit in the BTF of the module that first used them.
-#[must_use]
-pub fn field_offsets<const N: usize>(host: &Host, fields: [(&str, &str); N]) -> [Option<u32>; N] {
-    let mut offsets = [None; N];
-    for module in ["ib_core", "ib_uverbs"] {
-        let path = host.sys("kernel/btf").join(module);
-        if offsets.iter().all(Option::is_some) || !path.exists() {
-            continue;
-        }
-        let Some(btf) = module_btf(host, &path) else {
-            continue;
-        };
-        for (offset, (record, field)) in offsets.iter_mut().zip(fields) {
-            *offset = offset.or_else(|| btf.field_offset(record, field));
-        }
+/// The types that a host tells; those of the kernel, which all others need, are parsed once.
+pub struct Types {
+    folder: PathBuf,
+    kernel: OnceCell<Option<Rc<Btf>>>,
+}
+
+impl Types {
+    #[must_use]
+    pub fn of(host: &Host) -> Self {
+        Self { folder: host.sys("kernel/btf"), kernel: OnceCell::new() }
     }
-    offsets
+
+    /// The types of the kernel itself; None where it does not tell them.
+    #[must_use]
+    pub fn kernel(&self) -> Option<&Rc<Btf>> {
+        let parse = || {
+            let path = self.folder.join("vmlinux");
+            if path.exists() { parse(&path, None).map(Rc::new) } else { None }
+        };
+        self.kernel.get_or_init(parse).as_ref()
+    }
+
+    /// Byte offset of each `(struct, field)`; None for one that no module's BTF has.
+    ///
+    /// Looks in ib_core and ib_uverbs: types sit in the BTF of the module that first used them.
+    #[must_use]
+    pub fn field_offsets<const N: usize>(&self, fields: [(&str, &str); N]) -> [Option<u32>; N] {
+        let mut offsets = [None; N];
+        for module in ["ib_core", "ib_uverbs"] {
+            if offsets.iter().all(Option::is_some) {
+                continue;
+            }
+            let Some(btf) = self.module(module) else {
+                continue;
+            };
+            for (offset, (record, field)) in offsets.iter_mut().zip(fields) {
+                *offset = offset.or_else(|| btf.field_offset(record, field));
+            }
+        }
+        offsets
+    }
+
+    fn module(&self, name: &str) -> Option<Btf> {
+        let path = self.folder.join(name);
+        // The kernel's types are not parsed for one that is not there.
+        if path.exists() { parse(&path, Some(self.kernel()?.clone())) } else { None }
+    }
 }
 
-/// The types of the kernel itself; None where it does not tell them.
-#[must_use]
-pub fn kernel_btf(host: &Host) -> Option<Btf> {
-    let path = host.sys("kernel/btf/vmlinux");
-    if path.exists() { parse(&path, None) } else { None }
-}
-
-fn module_btf(host: &Host, path: &Path) -> Option<Btf> {
-    let base = kernel_btf(host)?;
-    parse(path, Some(Box::new(base)))
-}
-
-fn parse(path: &Path, base: Option<Box<Btf>>) -> Option<Btf> {
+fn parse(path: &Path, base: Option<Rc<Btf>>) -> Option<Btf> {
     let path = CString::new(path.as_os_str().as_encoded_bytes()).ok()?;
     let base_raw = base.as_ref().map_or(std::ptr::null_mut(), |b| b.raw.as_ptr());
     // SAFETY: the path ends in NUL; the base is null or a live BTF that this one will own.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::host::{Home, Host, Modules, Symbols, load_of, preempts, tracefs};
 
-use super::btf::field_offsets;
+use super::btf::Types;
 use super::placement::PageFacts;
 use super::{hook, mlock};
 
@@ -76,6 +76,7 @@ impl KernelFacts {
         let loads = loads_of_all;
         let tracefs = tracefs(host);
         let btf = host.sys("kernel/btf");
+        let types = Types::of(host);
         Self {
             symbols_known,
             symbols,
@@ -86,12 +87,12 @@ impl KernelFacts {
             thread_storage: known
                 .map_or_else(mlock::has_thread_storage, |known| known.thread_storage),
             tells_modules: std::fs::read_dir(&btf).is_ok_and(|files| files.count() > 1),
-            pages: known.map_or_else(|| PageFacts::read(host), |known| known.pages),
+            pages: known.map_or_else(|| PageFacts::read(&types), |known| known.pages),
             module_btf: loads.keys().filter(|module| btf.join(module).exists()).cloned().collect(),
             modules,
             offsets: known
                 .filter(|known| of_hooks(&known.loads).eq(of_hooks(&loads)))
-                .map_or_else(|| FieldOffsets::read(host), |known| known.offsets),
+                .map_or_else(|| FieldOffsets::read(&types), |known| known.offsets),
             loads,
         }
     }
@@ -127,10 +128,9 @@ pub fn loads<'a>(host: &Host, modules: impl Iterator<Item = &'a str>) -> BTreeMa
 }
 
 impl FieldOffsets {
-    fn read(host: &Host) -> Self {
-        let [device_name, attrs_context, context_device, append, list, entries] = field_offsets(
-            host,
-            [
+    fn read(types: &Types) -> Self {
+        let [device_name, attrs_context, context_device, append, list, entries] = types
+            .field_offsets([
                 ("ib_device", "name"),
                 ("uverbs_attr_bundle", "context"),
                 ("ib_ucontext", "device"),
@@ -138,13 +138,12 @@ impl FieldOffsets {
                 ("ib_umem", "sgt_append"),
                 ("sg_table", "sgl"),
                 ("sg_table", "orig_nents"),
-            ],
-        );
+            ]);
         let (umem_list, umem_entries) = if append.is_some() {
             (sum(append, list), sum(append, entries))
         } else {
             let before = [("ib_umem", "sg_head"), ("ib_umem", "sg_nents")];
-            let [head, entries] = field_offsets(host, before);
+            let [head, entries] = types.field_offsets(before);
             (sum(head, list), entries)
         };
         Self { device_name, attrs_context, context_device, umem_list, umem_entries }

@@ -1,10 +1,9 @@
 //! On which pages and NUMA nodes MRs lie: whether this kernel lets programs walk pinned pages, and
 //! what the walk of bpf/placement.h has written.
 
-use crate::host::Host;
 use crate::model::{EbpfOptions, Place, Placed, Placement};
 
-use super::btf::{Btf, kernel_btf};
+use super::btf::{Btf, Types};
 use super::facts::KernelFacts;
 use super::records;
 
@@ -59,11 +58,11 @@ pub enum NotWalked {
 
 impl PageFacts {
     #[must_use]
-    pub fn read(host: &Host) -> Self {
+    pub fn read(types: &Types) -> Self {
         let base_page_bytes = rustix::param::page_size() as u64;
-        kernel_btf(host).map_or_else(
+        types.kernel().map_or_else(
             || Self { base_page_bytes, ..Self::default() },
-            |types| Self::of(&types, base_page_bytes),
+            |types| Self::of(types, base_page_bytes),
         )
     }
 
