@@ -17,13 +17,14 @@ MAP(placements, BPF_MAP_TYPE_HASH, 131072, __u64, struct placement);
 enum {
 	BASE_PAGE_SHIFT = 12, /* the only one that is walked, as the plan has it */
 	PAGE_STRUCT_SHIFT = 6,
-	FRAME_PAGES = 512,
+	FRAME_SHIFT = 9,
+	FRAME_PAGES = 1 << FRAME_SHIFT,
 	ORDER_2M = 9,
 	ORDER_1G = 18,
 	MOST_ORDER = 31,
-	/* 4,096 steps, the inner ones verified once. */
-	STEPS = 64,
-	STRETCHES = 64,
+	/* 4,096 steps; each of a stretch is verified, of the stretches one. */
+	STEPS = 16,
+	STRETCHES = 256,
 	ENTRY_IS_CHAIN = 1,
 	ENTRY_IS_LAST = 2,
 };
@@ -92,6 +93,20 @@ static __always_inline __u64 head_of(__u64 tail, __u64 word)
 	return (word >> 30) == ~0ULL >> 30 ? tail & word : word - 1;
 }
 
+/* Takes so many pages of what comes next; known or not, they are counted. */
+static __always_inline void count_part(struct walk *walk, struct placement *row, __u64 pages,
+				       int known, __u32 place)
+{
+	if (pages > walk->pages)
+		pages = walk->pages;
+	walk->page += pages << PAGE_STRUCT_SHIFT;
+	walk->pages -= pages;
+	if (!known || place >= PLACES || pages > row->unknown_pages)
+		return;
+	row->pages[place] += pages;
+	row->unknown_pages -= pages;
+}
+
 /* Counts what comes next, up to the end of its entry, its frame, or a folio larger than that. */
 static __always_inline void place_part(struct walk *walk, struct placement *row)
 {
@@ -99,8 +114,9 @@ static __always_inline void place_part(struct walk *walk, struct placement *row)
 	__u64 page = walk->page;
 	/*
 	 * A struct page is 64 bytes (the plan has it), and the array of all is aligned far beyond a
-	 * frame's 512 of them: so the address tells the place in the frame.
+	 * frame's 512 of them: so the address tells the frame, and the place in it.
 	 */
+	__u64 frame = page >> (PAGE_STRUCT_SHIFT + FRAME_SHIFT);
 	__u32 index = (page >> PAGE_STRUCT_SHIFT) & (FRAME_PAGES - 1);
 	__u32 bytes = index == FRAME_PAGES - 1 ? WORDS_ALONE * 8 : sizeof(words);
 	__u64 pages = FRAME_PAGES - index;
@@ -108,8 +124,14 @@ static __always_inline void place_part(struct walk *walk, struct placement *row)
 	__u32 order = 0;
 	__u32 place = CLASS_BASE;
 	__u32 node;
-	int known = !bpf_probe_read_kernel(words, bytes, (void *)page);
+	int known;
 
+	/* Most scattered pages lie in the frame of the one before: what that holds is known. */
+	if (frame == walk->base_frame) {
+		count_part(walk, row, pages, 1, walk->base_place);
+		return;
+	}
+	known = !bpf_probe_read_kernel(words, bytes, (void *)page);
 	/* An odd page is no head; with an optimised vmemmap a tail may look like one. */
 	if (words[WORD_HEAD] & 1)
 		head = head_of(page, words[WORD_HEAD]);
@@ -128,18 +150,13 @@ static __always_inline void place_part(struct walk *walk, struct placement *row)
 			pages = (1ULL << order) - before;
 		place = order >= ORDER_1G ? CLASS_1G : CLASS_2M;
 	}
-	if (pages > walk->pages)
-		pages = walk->pages;
-	walk->page = page + (pages << PAGE_STRUCT_SHIFT);
-	walk->pages -= pages;
 	node = (words[WORD_FLAGS] >> placing.node_shift) & placing.node_mask;
-	if (!known || node >= PLACEMENT_NODES || pages > row->unknown_pages)
-		return;
-	place += node * PAGE_CLASSES;
-	if (place >= PLACES)
-		return;
-	row->pages[place] += pages;
-	row->unknown_pages -= pages;
+	known = known && node < PLACEMENT_NODES;
+	if (known && place == CLASS_BASE) {
+		walk->base_frame = frame;
+		walk->base_place = node * PAGE_CLASSES;
+	}
+	count_part(walk, row, pages, known, place + node * PAGE_CLASSES);
 }
 
 /* Some steps of the calling thread's walk; 1 once it is over. A global function: verified once. */
@@ -192,6 +209,7 @@ __noinline int place(__u32 pages)
 	call->walk.entries = row.entries;
 	call->walk.page = 0;
 	call->walk.pages = 0;
+	call->walk.base_frame = 0;
 	/* One in its place is of an umem whose release was never seen. */
 	if (bpf_map_update_elem(&placements, &umem, &row, BPF_ANY)) {
 		count_lost(LOST_PLACEMENTS_NO_MEMORY);

@@ -28,6 +28,10 @@ struct walk {
 	__u64 page;    /* its struct page, of the entry before */
 	__u32 entries; /* left, with the next */
 	__u32 pages;   /* left of the entry before */
+	/* The last frame that held pages smaller than itself, or 0, and their place in the row. */
+	__u64 base_frame;
+	__u32 base_place;
+	__u32 unused;
 };
 
 /* What one thread is in the middle of, keyed by pid_tgid. */

@@ -1,5 +1,5 @@
-//! A registration of 1 GiB, and one of 4 KiB, without and with a look at its pages: the caller's own
-//! time of the call.
+//! Registrations of 4 KiB, of 1 GiB, and of as many scattered pages as a look has steps, without and
+//! with that look: the caller's own time of the call.
 
 use std::fs;
 
@@ -12,15 +12,17 @@ const ROUNDS: usize = 5;
 
 const CONTENDERS: [(&str, bool); 2] = [("mrscope, placement.pages off", false), ("mrscope", true)];
 
-const FIGURES: [&str; 4] = [
+const FIGURES: [&str; 5] = [
     "register 4 KiB, us, median",
+    "register 16 MiB of 4 KiB, scattered, us, median",
     "register 1 GiB of 4 KiB, us, median",
     "register 1 GiB of 4 KiB, scattered, us, median",
     "register 1 GiB of 2 MiB, us, median",
 ];
 
-const COMMANDS: [&str; 4] = [
+const COMMANDS: [&str; 5] = [
     "pairs rounds=1000 warmup=100 size=4K",
+    "pairs rounds=50 warmup=5 size=16M touch=2",
     "pairs rounds=3 warmup=1 size=1G",
     "pairs rounds=3 warmup=1 size=1G touch=2",
     "pairs rounds=9 warmup=2 size=1G pages=2m",
