@@ -122,6 +122,7 @@ pub const REGISTRATIONS: &str =
     "mrscope_mr_registration_duration_seconds_count{device=\"rxe0\",kind=\"host\"}";
 pub const REGISTRATION_SECONDS: &str =
     "mrscope_mr_registration_duration_seconds_sum{device=\"rxe0\",kind=\"host\"}";
+pub const LOOKING_SECONDS: &str = "mrscope_mr_placement_seconds_total{device=\"rxe0\"}";
 pub const PIN_SECONDS: &str = "mrscope_mr_pin_duration_seconds_sum{device=\"rxe0\",kind=\"host\"}";
 pub const DEREGISTRATIONS: &str =
     "mrscope_mr_deregistration_duration_seconds_count{device=\"rxe0\",kind=\"host\"}";

@@ -9,7 +9,7 @@ use crate::boot::NODES;
 use crate::cases::*;
 use crate::exporter::{Exporter, wait_for};
 use crate::page::Page;
-use crate::workload::{Workload, vm_pin};
+use crate::workload::{Workload, number, vm_pin};
 
 pub const CASES: &[OnceCase] = &[
     (
@@ -197,11 +197,25 @@ fn an_mr_that_begins_within_a_page_lies_on_all_that_it_touches() -> Outcome {
     exporter.stop().map(|_| ())
 }
 
+/// The look is within the caller's time, which has room for it only once.
+fn the_look_is_in_no_duration(page: &Page, own: f64) -> Outcome {
+    let (kernel, looking) = (page.or_zero(REGISTRATION_SECONDS), page.or_zero(LOOKING_SECONDS));
+    println!("  {kernel:.6} s to register and {looking:.6} s to look, of {own:.6} s");
+    if kernel > 0.0 && looking > 0.0 && kernel + looking <= own {
+        Ok(())
+    } else {
+        Err(format!(
+            "{kernel} s to register and {looking} s to look, the caller's own were {own} s"
+        ))
+    }
+}
+
 fn of_a_gigabyte_of_scattered_pages_the_rest_is_unknown() -> Outcome {
     let exporter = exporter_with(true, "")?;
     let mut workload = Workload::start()?;
     let pid = workload.pid;
-    workload.ask("reg size=1G touch=2 node=0")?;
+    let reply = workload.ask("reg size=1G touch=2 node=0")?;
+    the_look_is_in_no_duration(&exporter.page()?, number(&reply, "reg_ns_sum")? * 1e-9)?;
     let placed = placed(&exporter, pid)?;
     let of = |place| placed.get(&place).copied().unwrap_or(0.0);
     let (known, unknown) = (of((Some(BASE), Some(0))), of((None, None)));
