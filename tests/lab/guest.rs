@@ -13,6 +13,9 @@ use crate::matrix::{self, What, cannot};
 pub const UP: &str = "guest: up";
 pub const CLOSING: &str = "guest: ";
 
+/// In the line of a case that did; the lines up to the next case say why.
+pub const FAILED: &str = "... FAILED";
+
 /// Cases that load the lab's own module.
 const NEED_MODULE: &[&str] = &[
     "pins_outside_a_registration_are_queue_buffers",
@@ -48,6 +51,15 @@ const ANY_KERNEL: &[&str] = &[
     "probing_kills_a_child_that_is_stopped_and_pages_go_on",
     "probing_skips_a_port_that_is_down_and_tells_of_an_address_that_goes",
     "probing_never_touches_a_device_that_is_excluded",
+    "probing_starts_no_second_child_while_one_can_t_be_killed",
+    "probing_blames_nobody_for_runs_from_before_mr_was_allowed",
+    "probing_forgets_a_device_that_goes_and_measures_it_when_it_is_back",
+    "probing_measures_every_port_once_a_round_and_gives_all_back",
+    "probing_takes_base_pages_where_the_pool_is_empty_and_says_so",
+    "lives_that_nobody_scrapes_fill_no_map_and_are_all_counted",
+    "a_churner_that_holds_nothing_is_on_the_page_and_never_counts_anew",
+    "processes_beyond_the_limit_are_counted_together",
+    "without_counts_of_processes_locks_are_the_host_s_alone",
     "a_write_probe_without_such_pages_says_so_or_takes_base_pages",
     "a_write_probe_of_another_user_tells_limits_from_missing_rights",
     "a_write_probe_of_what_is_not_there_says_what",
@@ -212,14 +224,14 @@ impl Tally<'_> {
         let how = match judge(outcome, cannot(self.kernel, What::Case(mode, name))) {
             Ok(how) => {
                 self.passed += 1;
-                format!("ok ({seconds:.1} s){how}")
+                format!("... ok ({seconds:.1} s){how}")
             }
             Err(error) => {
                 self.failed += 1;
-                format!("FAILED ({seconds:.1} s)\n    {error}")
+                format!("{FAILED} ({seconds:.1} s)\n    {error}")
             }
         };
-        println!("test {} {name} ... {how}", mode.label());
+        println!("test {} {name} {how}", mode.label());
     }
 }
 

@@ -49,14 +49,17 @@ struct Report {
     case_seconds: f64,
     passed: u32,
     failed: u32,
+    /// Lines of each that failed, for the end of all output, where they are looked for first.
+    failures: Vec<String>,
     watched: Vec<Watched>,
 }
 
 /// Boots a guest of each kind on each kernel, and closes with the sum of what their cases said.
 pub fn boot_all(filter: Option<&str>) -> ExitCode {
     let (mut passed, mut failed) = (0, 0);
+    let mut failures = Vec::new();
     let mut fail = |what: &str, error: String| {
-        println!("{what}: FAILED: {error}");
+        failures.push(told(what, &error));
         failed += 1;
     };
     let mut kernels = Vec::new();
@@ -85,9 +88,20 @@ pub fn boot_all(filter: Option<&str>) -> ExitCode {
         fail("lab", error);
     }
     failed += reports.iter().map(|report| report.failed).sum::<u32>();
+    failures.extend(reports.iter().flat_map(|report| report.failures.clone()));
     print_times(reports);
+    if !failures.is_empty() {
+        println!("failures:\n{}\n", failures.join("\n"));
+    }
     println!("{passed} passed, {failed} failed");
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Says at once what went wrong outside the cases; the line, for the end.
+fn told(what: &str, error: &str) -> String {
+    let line = format!("{what}: FAILED: {error}");
+    println!("{line}");
+    line
 }
 
 /// Kernels to boot, in order.
@@ -192,7 +206,7 @@ fn run_job<'scope>(scope: &'scope Scope<'scope, '_>, job: &Job<'_>) -> Report {
     let mut report =
         Report { kernel: job.kernel.series.clone(), kind: job.kind.word(), ..Report::default() };
     if let Err(error) = listen(scope, job, &name, &mut report) {
-        println!("{name}: FAILED: {error}");
+        report.failures.push(told(&name, &error));
         report.failed += 1;
     }
     report
@@ -244,7 +258,7 @@ fn hear(
     report: &mut Report,
 ) -> Option<(u32, u32)> {
     let mut closing = None;
-    let mut up = begun;
+    let (mut up, mut why) = (begun, false);
     for line in running.stdout.take().into_iter().flat_map(lines) {
         if line == guest::UP {
             up = Instant::now();
@@ -258,6 +272,12 @@ fn hear(
         closing = closing_line(&line).or(closing);
         report.case_seconds = up.elapsed().as_secs_f64();
         println!("{name}: {line}");
+        // What follows the verdict, up to the next case, says why.
+        let starts = line.starts_with("test ") || line.starts_with(guest::CLOSING);
+        why = if starts { line.contains(guest::FAILED) } else { why };
+        if why {
+            report.failures.push(format!("{name}: {line}"));
+        }
     }
     closing
 }
