@@ -272,9 +272,9 @@ fn hear(
         closing = closing_line(&line).or(closing);
         report.case_seconds = up.elapsed().as_secs_f64();
         println!("{name}: {line}");
-        // What follows the verdict, up to the next case, says why.
-        let starts = line.starts_with("test ") || line.starts_with(guest::CLOSING);
-        why = if starts { line.contains(guest::FAILED) } else { why };
+        // What follows the verdict, up to what the next case says, tells why.
+        let ends = ["test ", "  mrscope: ", guest::CLOSING].iter().any(|it| line.starts_with(it));
+        why = if ends { line.contains(guest::FAILED) } else { why };
         if why {
             report.failures.push(format!("{name}: {line}"));
         }

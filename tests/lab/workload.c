@@ -58,8 +58,13 @@ struct word {
 
 static const struct word count_words[] = {{"all", UNBOUNDED}, {0}};
 static const struct word memlock_words[] = {{"unlimited", UNBOUNDED}, {0}};
-static const struct word pages_words[] = {{"4k", PAGES_4K}, {"thp", PAGES_THP},	  {"2m", PAGES_2M},
-					  {"1g", PAGES_1G}, {"peer", PAGES_PEER}, {0}};
+static const struct word pages_words[] = {{"4k", PAGES_4K},
+					  {"thp", PAGES_THP},
+					  {"2m", PAGES_2M},
+					  {"1g", PAGES_1G},
+					  {"peer", PAGES_PEER},
+					  {"mixed", PAGES_MIXED},
+					  {0}};
 static const struct word how_words[] = {{"protnone", HOW_PROTNONE}, {"unmapped", HOW_UNMAPPED},
 					{"access", HOW_ACCESS},	    {"hugepage", HOW_HUGEPAGE},
 					{"readonly", HOW_READONLY}, {"sound", HOW_SOUND},

@@ -32,8 +32,11 @@
 #define BASE_PAGE_BYTES ((uint64_t)sysconf(_SC_PAGESIZE))
 #define UNBOUNDED UINT64_MAX
 
-/* PAGES_PEER: none of the host's; a mapping of the vendor module's device. */
-enum pages { PAGES_4K, PAGES_THP, PAGES_2M, PAGES_1G, PAGES_PEER };
+/*
+ * PAGES_PEER: none of the host's; a mapping of the vendor module's device. PAGES_MIXED: the lower
+ * half 4k, the upper half transparent huge pages of node 1.
+ */
+enum pages { PAGES_4K, PAGES_THP, PAGES_2M, PAGES_1G, PAGES_PEER, PAGES_MIXED };
 /* Backwards, pages that are neighbours in memory are none in the buffer. */
 enum touch { TOUCH_NONE, TOUCH_FORWARDS, TOUCH_BACKWARDS };
 enum via { VIA_LIBRARY, VIA_KERNEL };

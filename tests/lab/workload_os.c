@@ -136,6 +136,31 @@ static char *map_peer(uint64_t bytes)
 	return start;
 }
 
+/* Which pages a part of a mapping is to have; whether that could be asked for. */
+static bool ask_for(enum pages pages, char *start, uint64_t bytes)
+{
+	/* Where transparent huge pages are "always", 4k has to be asked for as well. */
+	if (pages == PAGES_4K)
+		return !madvise(start, bytes, MADV_NOHUGEPAGE) || errno == EINVAL;
+	if (pages == PAGES_THP)
+		return !madvise(start, bytes, MADV_HUGEPAGE);
+	if (pages == PAGES_MIXED)
+		return ask_for(PAGES_4K, start, bytes / 2) &&
+		       ask_for(PAGES_THP, start + bytes / 2, bytes / 2);
+	return true;
+}
+
+static bool touch_mixed(char *start, uint64_t bytes)
+{
+	static const uint64_t upper = 1;
+
+	touch_bytes(start, bytes / 2);
+	if (take_pages_from(&upper))
+		return false;
+	touch_bytes(start + bytes / 2, bytes / 2);
+	return !take_pages_from(NULL);
+}
+
 bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t count,
 	       enum touch touch)
 {
@@ -143,7 +168,7 @@ bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t c
 	    [PAGES_2M] = MAP_HUGETLB | MAP_HUGE_2MB, [PAGES_1G] = MAP_HUGETLB | MAP_HUGE_1GB};
 	uint64_t page = pages == PAGES_4K ? BASE_PAGE_BYTES : pages == PAGES_1G ? PAGE_1G : PAGE_2M;
 	uint64_t all;
-	int error = 0;
+	int error;
 
 	if (pages == PAGES_PEER)
 		page = BASE_PAGE_BYTES;
@@ -157,19 +182,16 @@ bool slots_map(struct slots *slots, enum pages pages, uint64_t bytes, uint64_t c
 		slots->base = map_peer(all);
 		return slots->base != MAP_FAILED;
 	}
-	if (pages == PAGES_4K || pages == PAGES_THP)
+	if (pages == PAGES_4K || pages == PAGES_THP || pages == PAGES_MIXED)
 		slots->base = map_aligned(all, page);
 	else
 		slots->base = mmap(NULL, all, PROT_READ | PROT_WRITE,
 				   MAP_PRIVATE | MAP_ANONYMOUS | huge_flags[pages], -1, 0);
 	if (slots->base == MAP_FAILED)
 		return false;
-	/* Where transparent huge pages are "always", 4k has to be asked for as well. */
-	if (pages == PAGES_4K && madvise(slots->base, all, MADV_NOHUGEPAGE) && errno != EINVAL)
+	if (!ask_for(pages, slots->base, all) ||
+	    (pages == PAGES_MIXED && !touch_mixed(slots->base, all))) {
 		error = errno;
-	if (pages == PAGES_THP && madvise(slots->base, all, MADV_HUGEPAGE))
-		error = errno;
-	if (error) {
 		unmap(slots->base, all);
 		errno = error;
 		return false;
