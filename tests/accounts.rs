@@ -398,6 +398,26 @@ fn what_was_seen_under_an_older_name_is_not_found_under_a_newer() {
 }
 
 #[test]
+fn what_was_seen_under_a_name_that_was_never_listed_is_not_found() {
+    let ground = Ground::new("renamed-before");
+    ground.process(70);
+    ground.programs(|programs| programs.pins = vec![pin(1, 70, 8192)]);
+    ground.kernel(|kernel| {
+        kernel
+            .mrs
+            .insert(3, vec![mr(1, 8192, Creator::Thread(70)), mr(2, 4096, Creator::Thread(70))]);
+        kernel.devices = vec![device(3, "mlx5_x")];
+    });
+    let running = ground.start("none", Duration::ZERO);
+    let of = |name: &str| format!("mrscope_{name}{{device=\"mlx5_x\"}}");
+    let page = running.wait_for("a comparison", |page| {
+        value(page, &of("ledger_compared_timestamp_seconds")).is_some()
+    });
+    // One that no pin explains is found all the same.
+    assert_eq!(value(&page, &of("mr_found")), Some(1.0));
+}
+
+#[test]
 fn an_end_waits_for_no_answer_of_the_kernel() {
     let ground = Ground::new("end");
     let running = ground.start("none", Duration::ZERO);

@@ -228,14 +228,22 @@ impl Reader {
             device.spent(begun, self.begun.elapsed());
         }
         let after = self.live_pins()?;
+        let nameless = self.under_no_name(&after);
         let processes = Processes::of(&self.host);
         for (index, list) in lists {
             let Some(device) = self.devices.get_mut(&index) else { continue };
             let pins = (device.own(&before), device.own(&after));
             let kernel = &mut *self.kernel;
-            device.compare(&list, (&pins.0, &pins.1), kernel, &processes, watched);
+            device.compare(&list, (&pins.0, &pins.1), &nameless, kernel, &processes, watched);
         }
         Ok(())
+    }
+
+    /// Pins under names that no listed device has or had: of one that was renamed, or came, since the
+    /// devices were listed; it may be any.
+    fn under_no_name<'a>(&self, pins: &'a [Pin]) -> Vec<&'a Pin> {
+        let has_device = |pin: &Pin| self.devices.values().any(|device| device.owns(pin));
+        pins.iter().filter(|pin| !has_device(pin) && !self.excluded.has(&pin.device)).collect()
     }
 
     fn live_pins(&self) -> Result<Vec<Pin>, String> {

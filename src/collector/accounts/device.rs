@@ -72,13 +72,14 @@ impl Device {
         self.pace.spent(begun, ended);
     }
 
+    /// Whether a pin was made under a name that it has or had.
+    pub fn owns(&self, pin: &Pin) -> bool {
+        *pin.device == *self.id.name || self.older_names.iter().any(|name| *pin.device == **name)
+    }
+
     /// Its own of all pins.
     pub fn own<'a>(&self, pins: &'a [Pin]) -> Vec<&'a Pin> {
-        let is_own = |pin: &&Pin| {
-            *pin.device == *self.id.name
-                || self.older_names.iter().any(|name| *pin.device == **name)
-        };
-        pins.iter().filter(is_own).collect()
+        pins.iter().filter(|pin| self.owns(pin)).collect()
     }
 
     fn releases(&self, watched: &Watching) -> u64 {
@@ -144,17 +145,20 @@ impl Device {
         format!("{}: {error}", self.id.name)
     }
 
-    /// Compares the list with the pins around it.
+    /// Compares the list with the pins around it, and with those that may be any device's.
     pub fn compare(
         &mut self,
         list: &List,
         (before, after): (&[&Pin], &[&Pin]),
+        nameless: &[&Pin],
         kernel: &mut dyn ListsResources,
         processes: &Processes<'_>,
         watched: &Watching,
     ) {
         let mut ways = Ways::of(kernel, self.id.index, processes, list);
-        let look = list.between(before, after);
+        // After the list alone: pins that may have one of its MRs, and are not sure to.
+        let may: Vec<&Pin> = after.iter().chain(nameless).copied().collect();
+        let look = list.between(before, &may);
         let beyond = self.reconciled.take(&look, &mut |entries| ways.owners(entries));
         self.releases_seen = self.releases(watched);
         // An MR is off the list before its pin is: what is below zero once is on its way out.
