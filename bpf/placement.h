@@ -93,7 +93,7 @@ static __always_inline __u64 head_of(__u64 tail, __u64 word)
 	return (word >> 30) == ~0ULL >> 30 ? tail & word : word - 1;
 }
 
-/* Takes so many pages of what comes next; known or not, they are counted. */
+/* Takes so many pages of what comes next; where their place is not known they stay unknown. */
 static __always_inline void count_part(struct walk *walk, struct placement *row, __u64 pages,
 				       int known, __u32 place)
 {
